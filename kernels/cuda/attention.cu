@@ -261,8 +261,8 @@ attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<c
     float *row = rows + warp * MOST_HEAD_SIZE;
     int32_t position = positions[sample], first = token_first_key(position, at.window, 0);
     stage_row(row, q.at(sample, head, size), size);
-    seen s = attend(row, keys, first + warp * WARP, token_last_key(position) + 1, DECODE_WARPS * WARP, score_of<CAP>{at.scale, at.cap},
-                    warp == 0 ? sink_of(sinks, head) : -INFINITY);
+    seen s = attend(row, keys, first + warp * WARP, token_last_key(position) + 1, DECODE_WARPS * WARP,
+                    score_of<CAP>{at.scale, at.cap}, warp == 0 ? sink_of(sinks, head) : -INFINITY);
     warp_barrier();
     UNROLL for (int i = 0; i < LANE_COLUMNS; i++) row[i * WARP + lane] = s.out[i];
     if (lane == 0) {
@@ -287,8 +287,7 @@ attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<c
 
 static bool refused(const launch_heads &at)
 {
-    return at.head_size > MOST_HEAD_SIZE || at.v_head_size > MOST_HEAD_SIZE ||
-           !heads_divide(at.heads, at.kv_heads);
+    return at.head_size > MOST_HEAD_SIZE || at.v_head_size > MOST_HEAD_SIZE || !heads_divide(at.heads, at.kv_heads);
 }
 
 static bool refused(const launch_attention_operands *of)
@@ -309,7 +308,34 @@ template <typename F> static int with_score(int type, const launch_heads &at, F 
     return with_type(type, [&](auto t) { return with_cap(at.cap, [&](auto capped) { return f(t, capped); }); });
 }
 
-int launch_attention(void *stream, int type, const launch_attention_operands *of)
+/* v: whose columns say how wide a head's values are */
+static launch_heads heads_of(const op *o, const tensor *v)
+{
+    const op_attributes &at = o->at;
+    return {at.heads,    at.kv_heads, at.head_size, (int32_t)attention_v_head_size(o, v),
+            at.sequence, at.window,   at.scale,     at.cap};
+}
+
+/* in: q, k, v; masks: document_start, places */
+static launch_attention_operands operands_of(const op *o, const run_context *r, tensor *const *in, const tensor *y,
+                                             const tensor *lse, tensor *const *masks)
+{
+    launch_attention_operands of = {};
+    of.q = matrix(in[0], r);
+    of.k = matrix(in[1], r);
+    of.v = matrix(in[2], r);
+    of.y = matrix(y, r);
+    of.lse = whole<float>(o, lse, r);
+    of.document_start = data<const int32_t>(masks[0], r);
+    of.places = data<const int32_t>(masks[1], r);
+    of.tokens = in[0]->shape[0];
+    of.keys = in[1]->shape[0];
+    of.run = attention_run(o);
+    of.at = heads_of(o, in[2]);
+    return of;
+}
+
+static int attend_all(void *stream, int type, const launch_attention_operands *of)
 {
     if (refused(of))
         return (int)cudaErrorInvalidValue;
@@ -322,6 +348,18 @@ int launch_attention(void *stream, int type, const launch_attention_operands *of
                flash_rows_of<T>(of->y), flash_of<T>(of), of->at.head_size, of->at.v_head_size);
         return launch_result();
     });
+}
+
+/* Writes y, lse, which its gradient reads, and the largest scores. */
+void cuda_attention(const op *o, const run_context *r)
+{
+    if (op_run_prepared(o, r))
+        return;
+    launch_attention_operands of = operands_of(o, r, o->in, o->out[0], o->out[1], &o->in[3]);
+    of.sinks = data(o->in[5], r);
+    of.largest = data<float>(o->out[2], r);
+    of.largest_pitch = o->out[2] ? o->out[2]->pitch : 0;
+    cuda_launched(o, attend_all(r->stream, o->in[0]->type, &of));
 }
 
 template <typename T>
@@ -340,13 +378,13 @@ static int delta_of(void *stream, float *delta, launch_matrix dy, launch_matrix 
     return launch_result();
 }
 
-int64_t launch_attention_grad_scratch(int64_t tokens, launch_heads at)
+int64_t cuda_attention_grad_scratch(const op *o)
 {
-    return tokens * at.heads * (int64_t)sizeof(float);
+    return o->in[1]->shape[0] * o->at.heads * (int64_t)sizeof(float);
 }
 
-int launch_attention_grad(void *stream, int type, const launch_attention_gradients *to,
-                          const launch_attention_operands *of)
+static int attend_back(void *stream, int type, const launch_attention_gradients *to,
+                       const launch_attention_operands *of)
 {
     const launch_heads &at = of->at;
     if (refused(of))
@@ -371,37 +409,67 @@ int launch_attention_grad(void *stream, int type, const launch_attention_gradien
     });
 }
 
-int launch_attention_sinks_grad(void *stream, int type, const launch_sinks_gradient *of)
+void cuda_attention_grad(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        int failed = delta_of<T>(stream, of->scratch, of->dy, of->y, of->tokens, of->at);
-        if (failed)
-            return failed;
-        auto kernel = sinks_grad<T>;
-        LAUNCH(kernel, (unsigned)of->at.heads, SINK_THREADS, 0, (cudaStream_t)stream, of->dsinks, of->scratch, of->lse,
-               of->run, (const T *)of->sinks, of->tokens, of->accumulate);
-        return launch_result();
-    });
+    if (op_run_prepared(o, r))
+        return;
+    const launch_attention_operands of = operands_of(o, r, &o->in[1], o->in[4], o->in[5], &o->in[6]);
+    const launch_attention_gradients to = {matrix(o->out[0], r), matrix(o->out[1], r), matrix(o->out[2], r),
+                                           matrix(o->in[0], r), data<float>(o->scratch, r)};
+    cuda_launched(o, attend_back(r->stream, o->in[1]->type, &to, &of));
 }
 
-int launch_attention_decode(void *stream, int type, const launch_decode_operands *of)
+int64_t cuda_attention_sinks_grad_scratch(const op *o)
 {
-    const launch_heads &at = of->at;
+    return o->in[0]->shape[0] * o->at.heads * (int64_t)sizeof(float);
+}
+
+void cuda_attention_sinks_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *lse = o->in[2];
+    float *scratch = data<float>(o->scratch, r);
+    launch_heads at = {};
+    at.heads = o->at.heads;
+    at.v_head_size = (int32_t)(dy->shape[1] / at.heads);
+    cuda_launched(o, with_type(dy->type, [&](auto t) {
+                      using T = decltype(t);
+                      int failed =
+                          delta_of<T>(r->stream, scratch, matrix(dy, r), matrix(o->in[1], r), dy->shape[0], at);
+                      if (failed)
+                          return failed;
+                      auto kernel = sinks_grad<T>;
+                      LAUNCH(kernel, (unsigned)at.heads, SINK_THREADS, 0, (cudaStream_t)r->stream,
+                             data<float>(o->out[0], r), scratch, whole<const float>(o, lse, r), (int32_t)lse->shape[1],
+                             data<const T>(o->in[3], r), dy->shape[0], o->at.accumulate != OP_WRITES);
+                      return launch_result();
+                  }));
+}
+
+static int attend_next(const op *o, const run_context *r)
+{
+    const launch_heads at = heads_of(o, o->in[2]);
+    const int64_t samples = o->in[0]->shape[0], capacity = o->in[4]->shape[1];
+    const int32_t *positions = data<const int32_t>(o->in[3], r);
+    void *k_cache = whole(o, o->in[4], r), *v_cache = whole(o, o->in[5], r);
     if (refused(at))
         return (int)cudaErrorInvalidValue;
-    return with_score(type, at, [&](auto t, auto capped) {
+    return with_score(o->in[0]->type, at, [&](auto t, auto capped) {
         using T = decltype(t);
         const int32_t k_columns = at.kv_heads * at.head_size, v_columns = at.kv_heads * at.v_head_size;
         auto append = cache_append<T>;
         auto step = attention_step<decltype(capped)::value, T>;
-        LAUNCH(append, blocks_for(of->samples * k_columns, 256), 256, 0, (cudaStream_t)stream, (T *)of->k_cache,
-               flash_rows_of<const T>(of->k), of->positions, of->samples * k_columns, of->capacity, k_columns);
-        LAUNCH(append, blocks_for(of->samples * v_columns, 256), 256, 0, (cudaStream_t)stream, (T *)of->v_cache,
-               flash_rows_of<const T>(of->v), of->positions, of->samples * v_columns, of->capacity, v_columns);
-        LAUNCH(step, dim3((unsigned)at.heads, (unsigned)of->samples, 1), DECODE_WARPS * WARP, 0, (cudaStream_t)stream,
-               flash_rows_of<T>(of->y), (const T *)of->k_cache, (const T *)of->v_cache, flash_rows_of<const T>(of->q),
-               of->positions, of->capacity, at, (const T *)of->sinks);
+        LAUNCH(append, blocks_for(samples * k_columns, 256), 256, 0, (cudaStream_t)r->stream, (T *)k_cache,
+               flash_rows_of<const T>(matrix(o->in[1], r)), positions, samples * k_columns, capacity, k_columns);
+        LAUNCH(append, blocks_for(samples * v_columns, 256), 256, 0, (cudaStream_t)r->stream, (T *)v_cache,
+               flash_rows_of<const T>(matrix(o->in[2], r)), positions, samples * v_columns, capacity, v_columns);
+        LAUNCH(step, dim3((unsigned)at.heads, (unsigned)samples, 1), DECODE_WARPS * WARP, 0, (cudaStream_t)r->stream,
+               flash_rows_of<T>(matrix(o->out[0], r)), (const T *)k_cache, (const T *)v_cache,
+               flash_rows_of<const T>(matrix(o->in[0], r)), positions, capacity, at, data<const T>(o->in[6], r));
         return launch_result();
     });
+}
+
+void cuda_attention_decode(const op *o, const run_context *r)
+{
+    cuda_launched(o, attend_next(o, r));
 }

@@ -4,10 +4,29 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/scalars.h"
 #include "kernels/token.h"
 
 static constexpr int THREADS = 256, WARPS = THREADS / WARP, SUM_THREADS = 512;
+
+struct launch_choices {
+    const int32_t *chosen; /* [tokens, active] */
+    const int32_t *places; /* or NULL: token t is at t */
+    int64_t tokens, active, groups, experts;
+    int32_t sequence; /* tokens of a group; 0: there is one */
+};
+
+struct launch_router {
+    const void *logits;    /* [tokens, experts] T */
+    const float *load;     /* [groups, experts] */
+    const int32_t *places; /* or NULL */
+    int64_t tokens, experts;
+    int32_t sequence;
+    bool sigmoid;
+};
+
+struct launch_losses {
+    float load, z; /* coefficients */
+};
 
 DEVICE int64_t group_of(const int32_t *places, int32_t sequence, int64_t token)
 {
@@ -50,7 +69,7 @@ KERNEL(WARP, 1) share_counts(float *load, const int32_t *counts, int32_t experts
 
 KERNEL(WARP, 1) move_bias(float *bias, const int32_t *counts, const float *control, int32_t experts, float rate)
 {
-    if (control[SCALARS_SKIP] != 0)
+    if (control[CONTROL_SKIP] != 0)
         return;
     int64_t sum = sum_of_counts(counts, experts);
     for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP) {
@@ -137,7 +156,7 @@ KERNEL(SUM_THREADS, 1) balance_sum(float *sums, const double *losses, int64_t to
 /* dlogits may lie where `addend` does. */
 template <typename T>
 KERNEL(THREADS, 4)
-balance_slopes(T *dlogits, const T *addend, const scalars_device *scalars, launch_router of, launch_losses losses)
+balance_slopes(T *dlogits, const T *addend, const step_scalars *scalars, launch_router of, launch_losses losses)
 {
     int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (token >= of.tokens)
@@ -154,75 +173,107 @@ balance_slopes(T *dlogits, const T *addend, const scalars_device *scalars, launc
     }
 }
 
-/* ---- launches ---------------------------------------------------------------------------------------------------- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
-int launch_expert_load(void *stream, float *load, const launch_choices *of, float scale)
+/* counts[groups, experts] (+)= how often each was chosen */
+static int add_choices(const run_context *r, int32_t *counts, const launch_choices &of, bool accumulate)
 {
-    int64_t count = of->groups * of->experts, choices = of->tokens * of->active;
-    int failed = launch_zero(stream, load, count * (int64_t)sizeof *load);
-    if (failed)
-        return failed;
-    auto add = count_choices;
-    if (choices > 0)
-        LAUNCH(add, blocks_for(choices, THREADS), THREADS, 0, (cudaStream_t)stream, (int32_t *)(void *)load, *of);
-    auto kernel = scale_counts;
-    LAUNCH(kernel, blocks_for(count, THREADS), THREADS, 0, (cudaStream_t)stream, load, count, scale);
-    return launch_result();
-}
-
-int launch_expert_count(void *stream, int32_t *counts, const launch_choices *of, bool add)
-{
-    int64_t choices = of->tokens * of->active;
-    int failed = add ? 0 : launch_zero(stream, counts, of->experts * (int64_t)sizeof *counts);
+    const int64_t choices = of.tokens * of.active, count = of.groups * of.experts;
+    int failed = accumulate ? 0 : launch_zero(r->stream, counts, count * (int64_t)sizeof *counts);
     auto kernel = count_choices;
     if (failed || choices == 0)
         return failed;
-    LAUNCH(kernel, blocks_for(choices, THREADS), THREADS, 0, (cudaStream_t)stream, counts, *of);
+    LAUNCH(kernel, blocks_for(choices, THREADS), THREADS, 0, (cudaStream_t)r->stream, counts, of);
     return launch_result();
 }
 
-int launch_expert_share(void *stream, float *load, const int32_t *counts, int32_t experts)
+void cuda_expert_load(const op *o, const run_context *r)
+{
+    const tensor *chosen = o->in[0], *out = o->out[0];
+    const launch_choices of = {whole<const int32_t>(o, chosen, r),
+                               data<const int32_t>(o->in[1], r),
+                               chosen->shape[0],
+                               chosen->shape[1],
+                               out->shape[0],
+                               out->shape[1],
+                               o->at.balance.sequence};
+    float *load = whole<float>(o, out, r);
+    const int64_t count = of.groups * of.experts;
+    cuda_launched(o, add_choices(r, (int32_t *)(void *)load, of, false));
+    auto kernel = scale_counts;
+    LAUNCH(kernel, blocks_for(count, THREADS), THREADS, 0, (cudaStream_t)r->stream, load, count, o->at.scale);
+    cuda_launched(o, launch_result());
+}
+
+void cuda_expert_count(const op *o, const run_context *r)
+{
+    const tensor *chosen = o->in[0], *counts = o->out[0];
+    const launch_choices of = {
+        whole<const int32_t>(o, chosen, r), nullptr, chosen->shape[0], chosen->shape[1], 1, counts->shape[0], 0};
+    cuda_launched(o, add_choices(r, data<int32_t>(counts, r), of, o->at.accumulate != OP_WRITES));
+}
+
+/* load [experts] = experts counts / the sum of counts */
+void cuda_expert_share(const op *o, const run_context *r)
 {
     auto kernel = share_counts;
-    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)stream, load, counts, experts);
-    return launch_result();
+    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)r->stream, whole<float>(o, o->out[0], r), data<const int32_t>(o->in[0], r),
+           (int32_t)o->in[0]->shape[0]);
+    cuda_launched(o, launch_result());
 }
 
-int launch_expert_bias(void *stream, float *bias, const int32_t *counts, const float *control, int32_t experts,
-                       float rate)
+/* bias [experts] += rate sign(mean of counts - counts), but nothing where control[CONTROL_SKIP] is set */
+void cuda_expert_bias(const op *o, const run_context *r)
 {
     auto kernel = move_bias;
-    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)stream, bias, counts, control, experts, rate);
-    return launch_result();
+    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r), data<const int32_t>(o->in[0], r),
+           data<const float>(o->in[1], r), (int32_t)o->in[0]->shape[0], o->at.scale);
+    cuda_launched(o, launch_result());
 }
 
-int64_t launch_balance_scratch(int64_t tokens)
+static launch_router router_of(const op *o, const run_context *r, const tensor *places)
 {
-    return tokens * 2 * (int64_t)sizeof(double);
+    const tensor *logits = o->in[0];
+    return {whole(o, logits, r),
+            whole<const float>(o, o->in[1], r),
+            data<const int32_t>(places, r),
+            logits->shape[0],
+            logits->shape[1],
+            o->at.balance.sequence,
+            o->at.balance.sigmoid != 0};
 }
 
-int launch_balance(void *stream, int type, float *sums, const launch_router *of, bool accumulate, double *scratch)
+int64_t cuda_balance_scratch(const op *o)
 {
-    int failed = of->tokens == 0 ? 0 : with_type(type, [&](auto t) {
-        auto kernel = balance_row<decltype(t)>;
-        LAUNCH(kernel, blocks_for(of->tokens, WARPS), THREADS, 0, (cudaStream_t)stream, scratch, *of);
-        return launch_result();
-    });
-    if (failed)
-        return failed;
+    return o->in[0]->shape[0] * 2 * (int64_t)sizeof(double);
+}
+
+void cuda_balance(const op *o, const run_context *r)
+{
+    const launch_router of = router_of(o, r, o->in[2]);
+    double *scratch = data<double>(o->scratch, r);
+    cuda_launched(o, of.tokens == 0 ? 0 : with_type(o->in[0]->type, [&](auto t) {
+                      auto kernel = balance_row<decltype(t)>;
+                      LAUNCH(kernel, blocks_for(of.tokens, WARPS), THREADS, 0, (cudaStream_t)r->stream, scratch, of);
+                      return launch_result();
+                  }));
     auto kernel = balance_sum;
-    LAUNCH(kernel, 2, SUM_THREADS, 0, (cudaStream_t)stream, sums, scratch, of->tokens, accumulate);
-    return launch_result();
+    LAUNCH(kernel, 2, SUM_THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r), (const double *)scratch,
+           of.tokens, o->at.accumulate != OP_WRITES);
+    cuda_launched(o, launch_result());
 }
 
-int launch_balance_grad(void *stream, int type, void *dlogits, const void *addend, const void *scalars,
-                        const launch_router *of, const launch_losses *losses)
+/* The addend may be absent, and dlogits may lie there. */
+void cuda_balance_grad(const op *o, const run_context *r)
 {
-    return of->tokens == 0 ? 0 : with_type(type, [&](auto t) {
-        using T = decltype(t);
-        auto kernel = balance_slopes<T>;
-        LAUNCH(kernel, blocks_for(of->tokens, WARPS), THREADS, 0, (cudaStream_t)stream, (T *)dlogits, (const T *)addend,
-               (const scalars_device *)scalars, *of, *losses);
-        return launch_result();
-    });
+    const launch_router of = router_of(o, r, o->in[3]);
+    const launch_losses losses = {o->at.balance.load, o->at.balance.z};
+    cuda_launched(o, of.tokens == 0 ? 0 : with_type(o->in[0]->type, [&](auto t) {
+                      using T = decltype(t);
+                      auto kernel = balance_slopes<T>;
+                      LAUNCH(kernel, blocks_for(of.tokens, WARPS), THREADS, 0, (cudaStream_t)r->stream,
+                             whole<T>(o, o->out[0], r), whole<const T>(o, o->in[4], r),
+                             data<const step_scalars>(o->in[2], r), of, losses);
+                      return launch_result();
+                  }));
 }

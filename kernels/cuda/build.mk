@@ -31,8 +31,8 @@ SHIM_FLAGS  := -std=c++17 -O1 -g1 -Wall -Wextra -Werror -fno-strict-aliasing -fn
 SHIM_UNITS  := $(CUDA_UNITS:%.cu=$(BUILD)/shim/%.o)
 SHIM_OWN    := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/shim/*.cc))
 SHIM_TESTS  := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/*.cc))
-# what messages of compressed gradients are compared with
-SHIM_JUDGES := $(patsubst %,$(BUILD)/%.o,kernels/compress memory/dtype memory/log memory/log_line memory/outlet)
+# what entry points ask of tensors, and what messages of compressed gradients are compared with
+SHIM_JUDGES := $(patsubst %,$(BUILD)/%.o,kernels/compress memory/dtype memory/tensor memory/log memory/log_line memory/outlet)
 
 $(BUILD)/shim/%.o: %.cu
 	@mkdir -p $(@D)
@@ -64,7 +64,7 @@ $(BUILD)/tests/test_cuda_races: $(RACE_UNITS) $(PLAIN_OWN) $(PLAIN_TESTS) $(SHIM
 
 # every op's cases (tests/oracle/op_cases.c) through the bindings; the kernels of the race build
 $(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/tests/libtests.a \
-                              $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/cuda/bind*.c) kernels/cuda/updates.c) \
+                              $(patsubst %.c,$(BUILD)/%.o,kernels/cuda/bind.c kernels/cuda/scratch.c kernels/cuda/updates.c) \
                               $(RACE_UNITS) $(PLAIN_OWN) $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)

@@ -1,7 +1,12 @@
 /* Compressed gradients: the same bytes as kernels/compress.c writes. A block of threads has a chunk. */
 #include "kernels/cuda/compress.cuh"
 
-#include "kernels/cuda/scalars.h"
+/* A tensor of rows without gaps, which parts divide as shard_rows() does; a message is parts of so many bytes. */
+struct launch_parts {
+    int64_t rows, width, bytes;
+    int32_t parts, kind; /* compress_kind, not COMPRESS_NONE */
+    double density;
+};
 
 /* A block's: elements [first, first + count) of the tensor; bytes from `from` on of a message of all parts, and how
  * many there are until the next chunk's or the end of the part. */
@@ -31,7 +36,7 @@ DEVICE void fill(unsigned char *out, int64_t from, int64_t to, unsigned char val
 template <typename M>
 KERNEL(CHUNK_THREADS, M::BLOCKS)
 encode_chunks(unsigned char *message, float *kept, const float *gradient, const float *feedback,
-              const scalars_device *scalars, launch_parts of, int64_t chunks)
+              const step_scalars *scalars, launch_parts of, int64_t chunks)
 {
     piece p = piece_of<M>(of, chunks);
     float x[EACH], inverse = 1.0f / scalars->loss_scale;
@@ -56,7 +61,7 @@ encode_chunks(unsigned char *message, float *kept, const float *gradient, const 
 
 template <typename M>
 KERNEL(CHUNK_THREADS, M::BLOCKS)
-decode_chunks(float *y, const unsigned char *messages, const scalars_device *scalars, int64_t count, launch_parts of,
+decode_chunks(float *y, const unsigned char *messages, const step_scalars *scalars, int64_t count, launch_parts of,
               int64_t chunks)
 {
     piece p = piece_of<M>(of, chunks);
@@ -81,11 +86,6 @@ decode_chunks(float *y, const unsigned char *messages, const scalars_device *sca
 
 /* ---- host side ----------------------------------------------------------------------------------------------- */
 
-static int64_t chunks_of(const launch_parts *of)
-{
-    return divide_up(divide_up(of->rows, of->parts) * of->width, COMPRESS_CHUNK);
-}
-
 /* Call f(M()) with the method. */
 template <typename F> static int with_method(int kind, F f)
 {
@@ -105,28 +105,38 @@ template <typename F> static int with_method(int kind, F f)
     }
 }
 
-int launch_compress(void *stream, void *message, float *kept, const float *gradient, const float *feedback,
-                    const void *scalars, const launch_parts *of)
+/* Launches `kernel_of` the op's method with a block for each chunk of t. */
+template <typename K, typename... A>
+static void each_chunk(const op *o, const run_context *r, const tensor *t, const tensor *message, K kernel_of, A... a)
 {
-    int64_t chunks = chunks_of(of);
-    return with_method(of->kind, [&](auto m) {
-        auto kernel = encode_chunks<decltype(m)>;
-        if (chunks > 0)
-            LAUNCH(kernel, (unsigned)(of->parts * chunks), CHUNK_THREADS, 0, (cudaStream_t)stream,
-                   (unsigned char *)message, kept, gradient, feedback, (const scalars_device *)scalars, *of, chunks);
-        return launch_result();
-    });
+    const op_compression &as = o->at.compression;
+    const launch_parts of = {t->shape[0], columns_of(t),     message->shape[1], compression_parts(o, t),
+                             as.kind,     (double)as.density};
+    const int64_t chunks = divide_up(divide_up(of.rows, of.parts) * of.width, COMPRESS_CHUNK);
+    cuda_launched(o, with_method(of.kind, [&](auto m) {
+                      auto kernel = kernel_of(m);
+                      if (chunks > 0)
+                          LAUNCH(kernel, (unsigned)(of.parts * chunks), CHUNK_THREADS, 0, (cudaStream_t)r->stream, a...,
+                                 of, chunks);
+                      return launch_result();
+                  }));
 }
 
-int launch_decompress(void *stream, float *y, const void *messages, const void *scalars, int64_t count,
-                      const launch_parts *of)
+/* message[parts, bytes] and kept of x = gradient / scalars.loss_scale + feedback */
+void cuda_compress(const op *o, const run_context *r)
 {
-    int64_t chunks = chunks_of(of);
-    return with_method(of->kind, [&](auto m) {
-        auto kernel = decode_chunks<decltype(m)>;
-        if (chunks > 0)
-            LAUNCH(kernel, (unsigned)(of->parts * chunks), CHUNK_THREADS, 0, (cudaStream_t)stream, y,
-                   (const unsigned char *)messages, (const scalars_device *)scalars, count, *of, chunks);
-        return launch_result();
-    });
+    const tensor *gradient = o->in[0], *message = o->out[0];
+    each_chunk(
+        o, r, gradient, message, [](auto m) { return encode_chunks<decltype(m)>; }, whole<unsigned char>(o, message, r),
+        whole<float>(o, o->out[1], r), whole<const float>(o, gradient, r), whole<const float>(o, o->in[1], r),
+        data<const step_scalars>(o->in[2], r));
+}
+
+/* y = scalars.loss_scale times the sum, in order, of what messages[count, parts, bytes] say */
+void cuda_decompress(const op *o, const run_context *r)
+{
+    const tensor *messages = o->in[0], *y = o->out[0];
+    each_chunk(
+        o, r, y, messages, [](auto m) { return decode_chunks<decltype(m)>; }, whole<float>(o, y, r),
+        whole<const unsigned char>(o, messages, r), data<const step_scalars>(o->in[1], r), o->at.compression.messages);
 }

@@ -4,8 +4,6 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/scalars.h"
-
 static constexpr int MOST_THREADS = 512;
 
 /* m and sum = sum exp(x - m) of two parts, as those of both */
@@ -67,7 +65,7 @@ cross_entropy_row(float *stats, const T *logits, const int32_t *targets, int64_t
 template <typename T, int V>
 KERNEL(MOST_THREADS, 2)
 cross_entropy_finish(float *losses, T *dlogits, const T *logits, const int32_t *targets, const float *stats,
-                     const scalars_device *scalars, int64_t shards, int64_t tokens, int64_t columns, int64_t count,
+                     const step_scalars *scalars, int64_t shards, int64_t tokens, int64_t columns, int64_t count,
                      int64_t first)
 {
     int64_t token = blockIdx.x;
@@ -107,41 +105,46 @@ KERNEL(MOST_THREADS, 1) loss_sum(float *loss, const float *losses, int64_t token
         *loss = accumulate ? *loss + sum : sum;
 }
 
-int launch_cross_entropy_stats(void *stream, int type, float *stats, launch_logits of)
+void cuda_cross_entropy_stats(const op *o, const run_context *r)
 {
-    if (of.tokens == 0)
-        return 0;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = of.columns % V == 0 && aligned(of.at, 16);
-        auto kernel = wide ? cross_entropy_row<T, V> : cross_entropy_row<T, 1>;
-        LAUNCH(kernel, (unsigned)of.tokens, threads_for(of.columns / (wide ? V : 1)), 0, (cudaStream_t)stream, stats,
-               (const T *)of.at, of.targets, of.columns, of.count, of.first);
-        return launch_result();
-    });
+    const tensor *in = o->in[0];
+    const int64_t columns = in->shape[1];
+    void *logits = whole(o, in, r);
+    auto is_wide = [&](int vector) { return columns % vector == 0 && aligned(logits, 16); };
+    cuda_launched(o, in->shape[0] == 0 ? 0 : with_access(in->type, is_wide, [&](auto t, auto v) {
+                      using T = decltype(t);
+                      auto kernel = cross_entropy_row<T, v()>;
+                      LAUNCH(kernel, (unsigned)in->shape[0], threads_for(columns / v()), 0, (cudaStream_t)r->stream,
+                             whole<float>(o, o->out[0], r), (const T *)logits, data<const int32_t>(o->in[1], r),
+                             columns, o->at.vocabulary.ids, o->at.vocabulary.first);
+                      return launch_result();
+                  }));
 }
 
-int64_t launch_cross_entropy_scratch(int64_t tokens)
+int64_t cuda_cross_entropy_scratch(const op *o)
 {
-    return tokens * (int64_t)sizeof(float);
+    return o->in[0]->shape[0] * (int64_t)sizeof(float);
 }
 
-int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, launch_cross_entropy_in in)
+void cuda_cross_entropy(const op *o, const run_context *r)
 {
-    int failed = in.of.tokens == 0 ? 0 : with_type(type, [&](auto t) {
+    const tensor *in = o->in[0], *stats = o->in[2];
+    const int64_t tokens = in->shape[0], columns = in->shape[1];
+    void *logits = whole(o, in, r), *dlogits = whole(o, o->out[1], r);
+    float *losses = data<float>(o->scratch, r);
+    auto is_wide = [&](int vector) { return columns % vector == 0 && aligned_all(dlogits, logits); };
+    int failed = tokens == 0 ? 0 : with_access(in->type, is_wide, [&](auto t, auto v) {
         using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = in.of.columns % V == 0 && aligned_all(dlogits, in.of.at);
-        auto kernel = wide ? cross_entropy_finish<T, V> : cross_entropy_finish<T, 1>;
-        LAUNCH(kernel, (unsigned)in.of.tokens, threads_for(in.of.columns / (wide ? V : 1)), 0, (cudaStream_t)stream, in.scratch,
-               (T *)dlogits, (const T *)in.of.at, in.of.targets, in.stats, (const scalars_device *)in.scalars, in.shards, in.of.tokens,
-               in.of.columns, in.of.count, in.of.first);
+        auto kernel = cross_entropy_finish<T, v()>;
+        LAUNCH(kernel, (unsigned)tokens, threads_for(columns / v()), 0, (cudaStream_t)r->stream, losses, (T *)dlogits,
+               (const T *)logits, data<const int32_t>(o->in[1], r), whole<const float>(o, stats, r),
+               data<const step_scalars>(o->in[3], r), stats->shape[0] / tokens, tokens, columns, o->at.vocabulary.ids,
+               o->at.vocabulary.first);
         return launch_result();
     });
-    if (failed)
-        return failed;
     auto kernel = loss_sum;
-    LAUNCH(kernel, 1, MOST_THREADS, 0, (cudaStream_t)stream, loss, in.scratch, in.of.tokens, in.accumulate);
-    return launch_result();
+    if (!failed)
+        LAUNCH(kernel, 1, MOST_THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r), losses, tokens,
+               o->at.accumulate != OP_WRITES);
+    cuda_launched(o, failed ? failed : launch_result());
 }

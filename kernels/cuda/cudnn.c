@@ -125,8 +125,7 @@ static bool run_chosen(const op_prepared *self, const op *o, const run_context *
     return true;
 }
 
-/* ---- a choice of candidates
- * ------------------------------------------------------------------------------------------ */
+/* ---- a choice of candidates ------------------------------------------------------------------------------------- */
 
 /* Of all runs. */
 static int candidates_of(const plan *p)

@@ -123,32 +123,38 @@ add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, members m, int64_
     }
 }
 
-template <typename T>
-static int take(void *stream, void *y, const void *x, const int32_t *ids, const void *table, launch_rows of)
+/* y[t] = [x[t] +] table[ids[t] - first] */
+static void take(const op *o, const run_context *r, const tensor *x, const tensor *ids, const tensor *from,
+                 int64_t first)
 {
-    constexpr int V = VECTOR<T>;
-    bool wide = of.columns % V == 0 && aligned_all(y, x, table);
-    int64_t pieces = of.columns / (wide ? V : 1), items = of.tokens * pieces;
-    auto kernel = wide ? take_rows<T, V> : take_rows<T, 1>;
-    LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, (T *)y, (const T *)x, ids,
-           (const T *)table, items, pieces, of.first, of.table_rows);
-    return launch_result();
+    const tensor *to = o->out[0];
+    void *y = whole(o, to, r), *more = whole(o, x, r), *table = whole(o, from, r);
+    const int64_t columns = to->shape[1];
+    auto is_wide = [&](int vector) { return columns % vector == 0 && aligned_all(y, more, table); };
+    cuda_launched(o, with_access(to->type, is_wide, [&](auto t, auto v) {
+                      using T = decltype(t);
+                      int64_t pieces = columns / v(), items = to->shape[0] * pieces;
+                      auto kernel = take_rows<T, v()>;
+                      LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream, (T *)y,
+                             (const T *)more, data<const int32_t>(ids, r), (const T *)table, items, pieces, first,
+                             from->shape[0]);
+                      return launch_result();
+                  }));
 }
 
-int launch_embed(void *stream, int type, void *y, const int32_t *tokens, const void *table, launch_rows of)
+void cuda_embed(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) { return take<decltype(t)>(stream, y, nullptr, tokens, table, of); });
+    take(o, r, nullptr, o->in[0], o->in[1], o->at.vocabulary.first);
 }
 
-int launch_add_rows(void *stream, int type, void *y, const void *x, const int32_t *positions, const void *table,
-                    launch_rows of)
+void cuda_add_positions(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) { return take<decltype(t)>(stream, y, x, positions, table, of); });
+    take(o, r, o->in[0], o->in[1], o->in[2], 0);
 }
 
-int64_t launch_embed_grad_scratch(int64_t tokens, int64_t table_rows)
+int64_t cuda_embed_grad_scratch(const op *o)
 {
-    return (3 * table_rows + 1 + tokens) * (int64_t)sizeof(int32_t);
+    return (3 * o->out[0]->shape[0] + 1 + o->in[0]->shape[0]) * (int64_t)sizeof(int32_t);
 }
 
 static int find_members(const members &m, void *stream, const int32_t *ids, int64_t tokens, int64_t first,
@@ -165,23 +171,38 @@ static int find_members(const members &m, void *stream, const int32_t *ids, int6
     return launch_result();
 }
 
-int launch_embed_grad(void *stream, int type, float *dtable, launch_embed_grad_in in)
+/* dtable[rows, columns] fp32 (+)= rows of dy summed by id - first, ascending; ids outside count nothing */
+static int add_by_id(const op *o, const run_context *r)
 {
-    int failed = in.accumulate ? 0 : launch_zero(stream, dtable, in.of.table_rows * in.of.columns * (int64_t)sizeof(float));
-    if (failed || in.of.tokens == 0)
+    const tensor *in = o->in[0], *out = o->out[0];
+    const int64_t tokens = in->shape[0], columns = in->shape[1], rows = out->shape[0], first = o->at.vocabulary.first;
+    const void *dy = whole(o, in, r);
+    const int32_t *ids = data<const int32_t>(o->in[1], r);
+    float *dtable = whole<float>(o, out, r);
+    int32_t *scratch = data<int32_t>(o->scratch, r);
+    int failed = o->at.accumulate ? 0 : launch_zero(r->stream, dtable, rows * columns * (int64_t)sizeof(float));
+    if (failed || tokens == 0)
         return failed;
-    members m = {in.scratch, in.scratch + in.of.table_rows, in.scratch + 2 * in.of.table_rows, in.scratch + 3 * in.of.table_rows,
-                 in.scratch + 3 * in.of.table_rows + 1};
-    failed = find_members(m, stream, in.ids, in.of.tokens, in.of.first, in.of.table_rows);
+    members m = {scratch, scratch + rows, scratch + 2 * rows, scratch + 3 * rows, scratch + 3 * rows + 1};
+    failed = find_members(m, r->stream, ids, tokens, first, rows);
     if (failed)
         return failed;
-    return with_type(type, [&](auto t) {
+    auto is_wide = [&](int vector) { return columns % vector == 0 && aligned_all(dtable, dy); };
+    return with_access(in->type, is_wide, [&](auto t, auto v) {
         using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = in.of.columns % V == 0 && aligned_all(dtable, in.dy);
-        auto kernel = wide ? add_rows_by_id<T, V> : add_rows_by_id<T, 1>;
-        LAUNCH(kernel, (unsigned)in.of.tokens, THREADS, 0, (cudaStream_t)stream, dtable, (const T *)in.dy, in.ids, m,
-               in.of.tokens, in.of.columns, in.of.first, in.of.table_rows);
+        auto kernel = add_rows_by_id<T, v()>;
+        LAUNCH(kernel, (unsigned)tokens, THREADS, 0, (cudaStream_t)r->stream, dtable, (const T *)dy, ids, m, tokens,
+               columns, first, rows);
         return launch_result();
     });
+}
+
+void cuda_embed_grad(const op *o, const run_context *r)
+{
+    cuda_launched(o, add_by_id(o, r));
+}
+
+void cuda_add_positions_grad(const op *o, const run_context *r)
+{
+    cuda_embed_grad(o, r);
 }

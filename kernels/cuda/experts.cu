@@ -3,6 +3,22 @@
 #include "kernels/cuda/vector.cuh"
 
 static constexpr int THREADS = 128, WARPS = THREADS / WARP, NONE = 1 << 30;
+static_assert((int)ROUTING_ACTIVE <= WARP, "a lane for each of a token's experts");
+
+/* dlogits may be logits or addend, which may be absent */
+struct launch_route_grad {
+    launch_matrix dlogits, logits, addend;
+    const float *dweights, *weights;
+    const int32_t *experts;
+};
+
+struct launch_places {
+    const int32_t *places;  /* [tokens, active] */
+    const float *weights;   /* the same, or NULL: 1 */
+    const int32_t *offsets; /* [experts + 1]; of dispatch */
+    int64_t tokens, active, experts;
+    int64_t slots; /* of dispatch: runs of rows, run i filled up from offsets[i + 1] on; 0: one */
+};
 
 /* ---- choice ---------------------------------------------------------------------------------------------------- */
 
@@ -72,7 +88,7 @@ template <typename T, int PER> DEVICE void scores(float (&score)[PER], const T *
 }
 
 /* Only the experts of the best groups stay. */
-template <int PER> DEVICE void keep_groups(candidates<PER> &of, const launch_routing &as)
+template <int PER> DEVICE void keep_groups(candidates<PER> &of, const op_routing &as)
 {
     int lane = (int)threadIdx.x % WARP, size = as.experts / as.groups;
     candidates<PER> group = {{}, ~0u}, left = of;
@@ -104,7 +120,7 @@ template <int PER> DEVICE void keep_groups(candidates<PER> &of, const launch_rou
 template <typename T, int PER>
 KERNEL(THREADS, 4)
 route_tokens(float *weights, int32_t *experts, const T *logits, int64_t pitch, const float *bias, int64_t tokens,
-             launch_routing as)
+             op_routing as)
 {
     int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int lane = (int)threadIdx.x % WARP, chosen = 0;
@@ -138,7 +154,7 @@ route_tokens(float *weights, int32_t *experts, const T *logits, int64_t pitch, c
 }
 
 /* Lane j has the slope of weight j: the host's kernel has the formula. */
-template <typename T, int PER> KERNEL(THREADS, 4) route_slopes(launch_route_grad in, int64_t tokens, launch_routing as)
+template <typename T, int PER> KERNEL(THREADS, 4) route_slopes(launch_route_grad in, int64_t tokens, op_routing as)
 {
     int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int lane = (int)threadIdx.x % WARP;
@@ -229,7 +245,7 @@ struct assignment {
 
 DEVICE int32_t *next_of_warp(int32_t *all)
 {
-    return all + (int)threadIdx.x / WARP * LAUNCH_EXPERTS;
+    return all + (int)threadIdx.x / WARP * ROUTING_EXPERTS;
 }
 
 DEVICE int chunk_length(const assignment &a, int64_t chunk)
@@ -241,7 +257,7 @@ DEVICE int chunk_length(const assignment &a, int64_t chunk)
 /* counts[kind, chunk] */
 KERNEL(THREADS, 4) count_chunks(assignment a)
 {
-    SHARED(int32_t, all, WARPS * LAUNCH_EXPERTS);
+    SHARED(int32_t, all, WARPS * ROUTING_EXPERTS);
     int32_t *next = next_of_warp(all);
     int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int lane = (int)threadIdx.x % WARP;
@@ -295,7 +311,7 @@ DEVICE int32_t within(int64_t row, int64_t rows)
 
 KERNEL(THREADS, 4) place_chunks(assignment a)
 {
-    SHARED(int32_t, all, WARPS * LAUNCH_EXPERTS);
+    SHARED(int32_t, all, WARPS * ROUTING_EXPERTS);
     int32_t *next = next_of_warp(all), before = 0, sum;
     int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int lane = (int)threadIdx.x % WARP;
@@ -325,7 +341,7 @@ KERNEL(THREADS, 4) place_chunks(assignment a)
 /* As place_chunks, each kind in a slot of its own; the warps share the rows that no assignment has. */
 KERNEL(THREADS, 4) place_slots(assignment a)
 {
-    SHARED(int32_t, all, WARPS * LAUNCH_EXPERTS);
+    SHARED(int32_t, all, WARPS * ROUTING_EXPERTS);
     int32_t *next = next_of_warp(all);
     int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, each = a.rows / a.of.local;
     int lane = (int)threadIdx.x % WARP;
@@ -353,36 +369,37 @@ KERNEL(THREADS, 4) place_slots(assignment a)
     number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.of, place_row);
 }
 
-static constexpr int RUNGS = (int)(sizeof(launch_overflow_in{}.room) / sizeof(int64_t));
+static constexpr int RUNGS = LADDER_RUNGS - 1;
 
 /* Assignments of each kind, by the warps of one block: counted[warp, kind]. */
-DEVICE void count_kinds(int32_t *counted, const launch_overflow_in &in, const kinds &of)
+DEVICE void count_kinds(int32_t *counted, const int32_t *experts, int64_t assignments, const kinds &of)
 {
     int warp = (int)threadIdx.x / WARP;
-    for (int i = (int)threadIdx.x; i < WARPS * LAUNCH_EXPERTS; i += THREADS)
+    for (int i = (int)threadIdx.x; i < WARPS * ROUTING_EXPERTS; i += THREADS)
         counted[i] = 0;
     block_barrier();
-    for (int64_t first = warp * CHUNK; first < in.assignments; first += WARPS * CHUNK) {
-        int64_t left = in.assignments - first;
-        number_chunk(counted + warp * LAUNCH_EXPERTS, in.experts + first, (int)(left < CHUNK ? left : CHUNK), of,
+    for (int64_t first = warp * CHUNK; first < assignments; first += WARPS * CHUNK) {
+        int64_t left = assignments - first;
+        number_chunk(counted + warp * ROUTING_EXPERTS, experts + first, (int)(left < CHUNK ? left : CHUNK), of,
                      [](int, int32_t, int32_t, int32_t) {});
     }
     block_barrier();
 }
 
 /* One block: counts are exact, whatever their order. Assignments to this rank's experts, or of each kind. */
-KERNEL(THREADS, 1) count_overflow(float *over, launch_overflow_in in, kinds of)
+KERNEL(THREADS, 1)
+count_overflow(float *over, const int32_t *experts, int64_t assignments, op_ladder as, kinds of, bool add)
 {
-    SHARED(int32_t, counted, WARPS * LAUNCH_EXPERTS);
+    SHARED(int32_t, counted, WARPS * ROUTING_EXPERTS);
     bool slots = of.experts > 0;
-    int me = (int)threadIdx.x, parts = slots ? WARPS : THREADS, apart = slots ? LAUNCH_EXPERTS : 1;
+    int me = (int)threadIdx.x, parts = slots ? WARPS : THREADS, apart = slots ? ROUTING_EXPERTS : 1;
     int32_t own = 0;
-    for (int64_t i = me; !slots && i < in.assignments; i += THREADS)
-        own += in.experts[i] >= in.first && in.experts[i] < in.first + in.local;
+    for (int64_t i = me; !slots && i < assignments; i += THREADS)
+        own += experts[i] >= of.first && experts[i] < of.first + of.local;
     counted[me] = own;
     block_barrier();
     if (slots)
-        count_kinds(counted, in, of);
+        count_kinds(counted, experts, assignments, of);
     if (me != 0)
         return;
     float more[RUNGS + 1] = {};
@@ -391,12 +408,12 @@ KERNEL(THREADS, 1) count_overflow(float *over, launch_overflow_in in, kinds of)
         for (int i = 0; i < parts; i++)
             rows += counted[i * apart + kind];
         for (int i = 0; i < RUNGS; i++)
-            more[i] += rows > in.room[i] ? (float)(rows - in.room[i]) : 0.0f;
-        bool lacks = in.rung < RUNGS && rows > in.room[in.rung];
+            more[i] += rows > as.room[i] ? (float)(rows - as.room[i]) : 0.0f;
+        bool lacks = as.rung < RUNGS && rows > as.room[as.rung];
         more[RUNGS] = lacks ? INFINITY : more[RUNGS];
     }
     for (int i = 0; i <= RUNGS; i++)
-        over[i] = (in.add ? over[i] : 0.0f) + more[i];
+        over[i] = (add ? over[i] : 0.0f) + more[i];
 }
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
@@ -493,120 +510,181 @@ dot_rows_of_tokens(float *dweights, launch_matrix dy, launch_matrix rows, launch
     }
 }
 
-/* ---- launchers ------------------------------------------------------------------------------------------------- */
+/* ---- entry points ---------------------------------------------------------------------------------------------- */
 
-template <typename T> static bool vectors(launch_matrix m)
+void cuda_route(const op *o, const run_context *r)
 {
-    return aligned(m.at, 16) && m.pitch % VECTOR<T> == 0;
+    const tensor *logits = o->in[0];
+    const op_routing &as = o->at.routing;
+    if (logits->shape[0] == 0)
+        return;
+    cuda_launched(o, with_type(logits->type, [&](auto t) {
+                      using T = decltype(t);
+                      auto kernel =
+                          as.experts <= 4 * WARP ? route_tokens<T, 4> : route_tokens<T, ROUTING_EXPERTS / WARP>;
+                      LAUNCH(kernel, blocks_for(logits->shape[0], WARPS), THREADS, 0, (cudaStream_t)r->stream,
+                             whole<float>(o, o->out[0], r), whole<int32_t>(o, o->out[1], r), data<const T>(logits, r),
+                             logits->pitch, data<const float>(o->in[1], r), logits->shape[0], as);
+                      return launch_result();
+                  }));
 }
 
-int launch_route(void *stream, int type, float *weights, int32_t *experts, launch_matrix logits, const float *bias,
-                 int64_t tokens, launch_routing as)
+void cuda_route_grad(const op *o, const run_context *r)
 {
-    if (tokens == 0)
-        return 0;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        auto kernel = as.experts <= 4 * WARP ? route_tokens<T, 4> : route_tokens<T, LAUNCH_EXPERTS / WARP>;
-        LAUNCH(kernel, blocks_for(tokens, WARPS), THREADS, 0, (cudaStream_t)stream, weights, experts,
-               (const T *)logits.at, logits.pitch, bias, tokens, as);
-        return launch_result();
-    });
+    const tensor *logits = o->in[1];
+    const op_routing &as = o->at.routing;
+    const launch_route_grad in = {matrix(o->out[0], r),
+                                  matrix(logits, r),
+                                  matrix(o->in[4], r),
+                                  whole<const float>(o, o->in[0], r),
+                                  whole<const float>(o, o->in[3], r),
+                                  whole<const int32_t>(o, o->in[2], r)};
+    if (logits->shape[0] == 0)
+        return;
+    cuda_launched(o, with_type(logits->type, [&](auto t) {
+                      using T = decltype(t);
+                      auto kernel =
+                          as.experts <= 4 * WARP ? route_slopes<T, 4> : route_slopes<T, ROUTING_EXPERTS / WARP>;
+                      LAUNCH(kernel, blocks_for(logits->shape[0], WARPS), THREADS, 0, (cudaStream_t)r->stream, in,
+                             logits->shape[0], as);
+                      return launch_result();
+                  }));
 }
 
-int launch_route_slopes(void *stream, int type, launch_route_grad in, int64_t tokens, launch_routing as)
+static int64_t counts_bytes(const op *o, int32_t kinds)
 {
-    if (tokens == 0)
-        return 0;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        auto kernel = as.experts <= 4 * WARP ? route_slopes<T, 4> : route_slopes<T, LAUNCH_EXPERTS / WARP>;
-        LAUNCH(kernel, blocks_for(tokens, WARPS), THREADS, 0, (cudaStream_t)stream, in, tokens, as);
-        return launch_result();
-    });
+    return (divide_up(tensor_elements(o->in[0]), CHUNK) + 1) * kinds * (int64_t)sizeof(int32_t);
 }
 
-int64_t launch_assign_scratch(int64_t assignments, int32_t local)
+int64_t cuda_assign_scratch(const op *o)
 {
-    return (divide_up(assignments, CHUNK) + 1) * local * (int64_t)sizeof(int32_t);
+    return counts_bytes(o, o->at.routing.local);
 }
 
-int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign_in in)
+int64_t cuda_slots_scratch(const op *o)
 {
-    if (in.assignments == 0)
-        return launch_zero(stream, offsets, (in.local + 1) * (int64_t)sizeof(int32_t));
-    int64_t chunks = divide_up(in.assignments, CHUNK);
-    assignment a = {places,         nullptr, offsets, in.scratch, in.scratch + chunks * in.local, in.experts,
-                    in.assignments, chunks,  in.skip, in.rows,    {in.first, in.local, 0}};
-    auto count = count_chunks, scan = scan_chunks, place = place_chunks;
-    LAUNCH(count, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
-    LAUNCH(scan, blocks_for(in.local, WARPS), THREADS, 0, (cudaStream_t)stream, a);
-    LAUNCH(place, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
-    return launch_result();
+    return counts_bytes(o, o->at.routing.slots);
 }
 
-int launch_slots(void *stream, int32_t *places, int32_t *ids, int32_t *offsets, launch_assign_in in)
+/* Numbers the assignments of each kind by `place`; the last output has the offsets, one before them may have ids. */
+template <typename Place>
+static void number(const op *o, const run_context *r, kinds of, const tensor *ids, const tensor *offsets, Place place)
 {
-    int64_t chunks = in.assignments > 0 ? divide_up(in.assignments, CHUNK) : 1;
-    assignment a = {places,         ids,    offsets, in.scratch, in.scratch + chunks * in.local, in.experts,
-                    in.assignments, chunks, in.skip, in.rows,    {0, in.local, in.first}};
-    auto count = count_chunks, scan = scan_chunks, place = place_slots;
-    LAUNCH(count, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
-    LAUNCH(scan, blocks_for(in.local, WARPS), THREADS, 0, (cudaStream_t)stream, a);
-    LAUNCH(place, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
-    return launch_result();
+    const int64_t count = tensor_elements(o->in[0]), chunks = count > 0 ? divide_up(count, CHUNK) : 1;
+    int32_t *scratch = data<int32_t>(o->scratch, r);
+    assignment a = {whole<int32_t>(o, o->out[0], r),
+                    whole<int32_t>(o, ids, r),
+                    data<int32_t>(offsets, r),
+                    scratch,
+                    scratch + chunks * of.local,
+                    whole<const int32_t>(o, o->in[0], r),
+                    count,
+                    chunks,
+                    o->at.routing.skip,
+                    o->at.rows,
+                    of};
+    auto counts = count_chunks, scan = scan_chunks;
+    LAUNCH(counts, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)r->stream, a);
+    LAUNCH(scan, blocks_for(of.local, WARPS), THREADS, 0, (cudaStream_t)r->stream, a);
+    LAUNCH(place, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)r->stream, a);
+    cuda_launched(o, launch_result());
 }
 
-int launch_overflow(void *stream, float *over, launch_overflow_in in)
+/* Of assignments to experts first .. first + local - 1, rows skip .. skip + rows - 1. */
+void cuda_assign(const op *o, const run_context *r)
 {
+    const kinds of = {(int32_t)o->at.first, o->at.routing.local, 0};
+    if (tensor_elements(o->in[0]) == 0)
+        cuda_launched(o, launch_zero(r->stream, data(o->out[1], r), (of.local + 1) * (int64_t)sizeof(int32_t)));
+    else
+        number(o, r, of, nullptr, o->out[1], place_chunks);
+}
+
+/* A slot of rows for each of the ranks that divide all experts. */
+void cuda_slots(const op *o, const run_context *r)
+{
+    number(o, r, {0, o->at.routing.slots, o->at.routing.experts}, o->out[1], o->out[2], place_slots);
+}
+
+/* over [rungs + 1]: += what each rung has no room for; the last element becomes infinite where the program's rung has
+ * not. */
+void cuda_overflow(const op *o, const run_context *r)
+{
+    const op_ladder &as = o->at.ladder;
     auto kernel = count_overflow;
-    kinds of = in.slots > 0 ? kinds{0, in.slots, in.experts_divided} : kinds{in.first, in.local, 0};
-    LAUNCH(kernel, 1, THREADS, 0, (cudaStream_t)stream, over, in, of);
-    return launch_result();
+    kinds of = as.slots > 0 ? kinds{0, as.slots, as.experts} : kinds{(int32_t)o->at.first, as.local, 0};
+    LAUNCH(kernel, 1, THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r),
+           whole<const int32_t>(o, o->in[0], r), tensor_elements(o->in[0]), as, of, o->at.accumulate != OP_WRITES);
+    cuda_launched(o, launch_result());
 }
 
-int launch_dispatch(void *stream, int type, launch_matrix rows, launch_matrix x, launch_places of, launch_extent all)
+/* offsets, weights: NULL where the kernel reads none */
+static launch_places places_of(const op *o, const run_context *r, const tensor *places, const tensor *offsets,
+                               const tensor *weights)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = all.columns % V == 0 && vectors<T>(rows) && vectors<T>(x);
-        int64_t pieces = all.columns / (wide ? V : 1), behind = all.rows < 1024 ? all.rows : 1024;
-        auto kernel = wide ? send_rows<T, V> : send_rows<T, 1>;
-        LAUNCH(kernel, (unsigned)(of.tokens + behind), threads_for(pieces), 0, (cudaStream_t)stream, rows, x, of,
-               pieces, all.rows);
-        return launch_result();
-    });
+    return {whole<const int32_t>(o, places, r),
+            whole<const float>(o, weights, r),
+            data<const int32_t>(offsets, r),
+            places->shape[0],
+            places->shape[1],
+            offsets ? offsets->shape[0] - 1 : 0,
+            o->at.routing.slots};
 }
 
-int launch_combine(void *stream, int type, launch_matrix y, launch_matrix rows, launch_matrix addend, launch_places of,
-                   int64_t columns)
+/* Do accesses of so many elements divide the rows? */
+static bool divides(int vector, const launch_matrix &m)
 {
-    if (of.tokens == 0)
-        return 0;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = columns % V == 0 && vectors<T>(y) && vectors<T>(rows) && vectors<T>(addend);
-        int64_t pieces = columns / (wide ? V : 1);
-        auto kernel = wide ? add_rows_of_tokens<T, V> : add_rows_of_tokens<T, 1>;
-        LAUNCH(kernel, (unsigned)of.tokens, threads_for(pieces), 0, (cudaStream_t)stream, y, rows, addend, of, pieces);
-        return launch_result();
-    });
+    return aligned(m.at, 16) && m.pitch % vector == 0;
 }
 
-int launch_combine_dots(void *stream, int type, float *dweights, launch_matrix dy, launch_matrix rows, launch_places of,
-                        int64_t columns)
+static bool divides(int, const float *)
 {
-    if (of.tokens == 0)
-        return 0;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = columns % V == 0 && vectors<T>(dy) && vectors<T>(rows);
-        auto kernel = wide ? dot_rows_of_tokens<T, V> : dot_rows_of_tokens<T, 1>;
-        LAUNCH(kernel, (unsigned)of.tokens, THREADS, 0, (cudaStream_t)stream, dweights, dy, rows, of,
-               columns / (wide ? V : 1));
-        return launch_result();
-    });
+    return true;
+}
+
+void cuda_dispatch(const op *o, const run_context *r)
+{
+    const launch_matrix rows = matrix(o->out[0], r), x = matrix(o->in[0], r);
+    const int64_t count = o->out[0]->shape[0], columns = columns_of(o->out[0]), behind = count < 1024 ? count : 1024;
+    const launch_places of = places_of(o, r, o->in[1], o->in[2], o->in[3]);
+    auto is_wide = [&](int vector) { return columns % vector == 0 && divides(vector, rows) && divides(vector, x); };
+    cuda_launched(o, with_access(o->in[0]->type, is_wide, [&](auto t, auto v) {
+                      auto kernel = send_rows<decltype(t), v()>;
+                      LAUNCH(kernel, (unsigned)(of.tokens + behind), threads_for(columns / v()), 0,
+                             (cudaStream_t)r->stream, rows, x, of, columns / v(), count);
+                      return launch_result();
+                  }));
+}
+
+/* Launches kernel_of(T(), V()) with a block for each token, of so many threads, or as many as its `columns` want. */
+template <typename K, typename... A>
+static void each_token(const op *o, const run_context *r, const launch_places &of, const tensor *like, unsigned threads,
+                       K kernel_of, A... a)
+{
+    const int64_t columns = like->shape[1];
+    auto is_wide = [&](int vector) { return columns % vector == 0 && (divides(vector, a) && ...); };
+    cuda_launched(o, of.tokens == 0 ? 0 : with_access(like->type, is_wide, [&](auto t, auto v) {
+                      auto kernel = kernel_of(t, v);
+                      const int64_t pieces = columns / v();
+                      LAUNCH(kernel, (unsigned)of.tokens, threads ? threads : threads_for(pieces), 0,
+                             (cudaStream_t)r->stream, a..., of, pieces);
+                      return launch_result();
+                  }));
+}
+
+/* y may be the addend, which may be absent. */
+void cuda_combine(const op *o, const run_context *r)
+{
+    each_token(
+        o, r, places_of(o, r, o->in[1], nullptr, o->in[3]), o->out[0], 0,
+        [](auto t, auto v) { return add_rows_of_tokens<decltype(t), v()>; }, matrix(o->out[0], r), matrix(o->in[0], r),
+        matrix(o->in[4], r));
+}
+
+void cuda_combine_dots(const op *o, const run_context *r)
+{
+    each_token(
+        o, r, places_of(o, r, o->in[2], nullptr, nullptr), o->in[0], THREADS,
+        [](auto t, auto v) { return dot_rows_of_tokens<decltype(t), v()>; }, whole<float>(o, o->out[0], r),
+        matrix(o->in[0], r), matrix(o->in[1], r));
 }

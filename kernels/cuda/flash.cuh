@@ -34,6 +34,32 @@ template <typename T> struct flash_rows {
     }
 };
 
+struct launch_heads {
+    int32_t heads, kv_heads, head_size, v_head_size;
+    int32_t sequence; /* tokens of a sample */
+    int32_t window;   /* 0: none */
+    float scale;      /* of attention scores */
+    float cap;        /* a score s is cap tanh(s scale / cap); 0: s scale */
+};
+
+struct launch_attention_operands {
+    launch_matrix q, k, v, y;
+    float *lse;                    /* [tokens / run, heads, run] */
+    const int32_t *document_start; /* [tokens] or NULL */
+    const int32_t *places;         /* [tokens] of the queries among the keys; NULL: they are the same tokens */
+    int64_t tokens, keys;
+    int32_t run; /* so many queries each have neighbouring places in one sample; without places, a sample */
+    launch_heads at;
+    const void *sinks; /* [heads] T or NULL; its gradient does not read them */
+    float *largest;    /* [heads, tokens], of neither sinks nor a cap; or NULL */
+    int64_t largest_pitch;
+};
+
+struct launch_attention_gradients {
+    launch_matrix dq, dk, dv, dy;
+    float *scratch;
+};
+
 template <typename T> static inline flash_rows<T> flash_rows_of(const launch_matrix &of)
 {
     return {(T *)of.at, of.pitch};
@@ -220,7 +246,7 @@ DEVICE void write_rows(T *to, int64_t pitch, int32_t first, int32_t end, T *tile
 /* Is there a flash kernel for these sizes, and do all rows begin at multiples of a piece? */
 template <typename... M> static inline bool flash_takes(int type, const launch_heads &at, const M &...matrices)
 {
-    return type != LAUNCH_FP32 && attention_is_fused(at.head_size, at.v_head_size) &&
+    return type != DTYPE_FP32 && attention_is_fused(at.head_size, at.v_head_size) &&
            ((matrices.pitch % PIECE == 0) && ...) && aligned_all(matrices.at...);
 }
 

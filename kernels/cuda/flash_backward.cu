@@ -161,7 +161,8 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
     }
     fetch_tile<D, N>(k_tile, in.k.at(keys, kv_head, D), in.k.pitch, first, end);
     fetch_tile<E, N>(v_tile, in.v.at(keys, kv_head, E), in.v.pitch, first, end);
-    query_walk at = walk_on<M>({heads_first(kv_head, in.heads, in.kv_heads), 0, -1, {}}, in, keys, first, end, last_head);
+    query_walk at =
+        walk_on<M>({heads_first(kv_head, in.heads, in.kv_heads), 0, -1, {}}, in, keys, first, end, last_head);
     if (at.head < last_head)
         fetch_queries<T, D, E, M>(tiles, facts, at, g, in);
     copy_commit();
@@ -295,5 +296,5 @@ static int run_size(void *stream, const launch_attention_gradients *to, const la
 
 int flash_backward(void *stream, int type, const launch_attention_gradients *to, const launch_attention_operands *of)
 {
-    return type == LAUNCH_BF16 ? run_size<bf16>(stream, to, of) : run_size<fp16>(stream, to, of);
+    return type == DTYPE_BF16 ? run_size<bf16>(stream, to, of) : run_size<fp16>(stream, to, of);
 }

@@ -154,5 +154,5 @@ template <typename T> static int run_size(void *stream, const launch_attention_o
 
 int flash_forward(void *stream, int type, const launch_attention_operands *of)
 {
-    return type == LAUNCH_BF16 ? run_size<bf16>(stream, of) : run_size<fp16>(stream, of);
+    return type == DTYPE_BF16 ? run_size<bf16>(stream, of) : run_size<fp16>(stream, of);
 }

@@ -15,6 +15,15 @@ static constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32, MT = WARP_ROWS / 16, NT 
 static constexpr int STRIDE = DEPTH + PIECE, TURNED_STRIDE = SIDE + PIECE, TILE = SIDE * STRIDE;
 static_assert(DEPTH * TURNED_STRIDE <= TILE, "a turned tile has room, too");
 
+struct launch_grouped {
+    launch_matrix a, b, c;
+    const int32_t *offsets; /* [experts + 1] */
+    int32_t experts;
+    int64_t rows;     /* of all experts and of nobody */
+    int64_t m, n, k;  /* of one expert, the side that is its rows 0 */
+    const void *bias; /* [experts n] T or NULL, for rows */
+};
+
 /* C[m, n] of one expert, or of those rows that nobody has: then the depth is 0. */
 template <typename T> struct grouped_part {
     const T *a, *b, *bias; /* bias of the block's first column; NULL: none is added */
@@ -355,28 +364,62 @@ template <typename T> static int run_sums(cudaStream_t stream, const launch_grou
     return launch_result();
 }
 
-int launch_grouped_rows(void *stream, int type, const launch_grouped *of, bool b_turned)
+/* What kernels/grouped.h says of the op, without its sizes. */
+static launch_grouped grouped_operands(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        return b_turned ? run_rows<T, true>((cudaStream_t)stream, of) : run_rows<T, false>((cudaStream_t)stream, of);
-    });
+    return {matrix(o->in[0], r),
+            matrix(o->in[1], r),
+            matrix(o->out[0], r),
+            data<const int32_t>(o->in[2], r),
+            (int32_t)(o->in[2]->shape[0] - 1),
+            o->in[0]->shape[0],
+            0,
+            o->out[0]->shape[1],
+            0,
+            data(o->in[3], r)};
 }
 
-int launch_grouped_sums(void *stream, int type, const launch_grouped *of, bool accumulate)
+/* c[rows, n] T, row by row: a[rows, k] T times the expert's b_e[n, k] T transposed, or b_e[k, n], plus its bias; b has
+ * the experts' one below the other. Rows that no expert has: zeros. */
+template <bool B_TURNED> static void multiply_rows(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) { return run_sums<decltype(t)>((cudaStream_t)stream, of, accumulate); });
+    launch_grouped of = grouped_operands(o, r);
+    of.k = o->in[0]->shape[1];
+    cuda_launched(o, with_type(o->in[0]->type,
+                               [&](auto t) { return run_rows<decltype(t), B_TURNED>((cudaStream_t)r->stream, &of); }));
 }
 
-int launch_grouped_column_sums(void *stream, int type, float *db, launch_matrix x, const int32_t *offsets,
-                               launch_extent of, bool accumulate)
+void cuda_grouped_linear(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        auto kernel = grouped_column_sums<T>;
-        dim3 grid(blocks_for(of.columns, WARP), (unsigned)of.rows, 1);
-        LAUNCH(kernel, grid, GROUPED_THREADS, 0, (cudaStream_t)stream, db, (const T *)x.at, x.pitch, offsets,
-               of.columns, accumulate);
-        return launch_result();
-    });
+    multiply_rows<false>(o, r);
+}
+
+void cuda_grouped_linear_grad_input(const op *o, const run_context *r)
+{
+    multiply_rows<true>(o, r);
+}
+
+/* c_e[m, n] fp32 (+)= a^T b over each expert's rows of a[rows, m] T and b[rows, n] T */
+void cuda_grouped_linear_grad_weight(const op *o, const run_context *r)
+{
+    launch_grouped of = grouped_operands(o, r);
+    of.m = o->in[0]->shape[1];
+    cuda_launched(o, with_type(o->in[0]->type, [&](auto t) {
+                      return run_sums<decltype(t)>((cudaStream_t)r->stream, &of, o->at.accumulate != OP_WRITES);
+                  }));
+}
+
+/* db[experts n] fp32 (+)= the sum of x[.., n] T over each expert's rows */
+void cuda_grouped_bias_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *offsets = o->in[1];
+    cuda_launched(o, with_type(dy->type, [&](auto t) {
+                      using T = decltype(t);
+                      auto kernel = grouped_column_sums<T>;
+                      dim3 grid(blocks_for(dy->shape[1], WARP), (unsigned)(offsets->shape[0] - 1), 1);
+                      LAUNCH(kernel, grid, GROUPED_THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r),
+                             data<const T>(dy, r), dy->pitch, data<const int32_t>(offsets, r), dy->shape[1],
+                             o->at.accumulate != OP_WRITES);
+                      return launch_result();
+                  }));
 }

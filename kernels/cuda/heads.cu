@@ -21,12 +21,6 @@ template <typename T> struct head_rows {
     }
 };
 
-template <typename T>
-static head_rows<T> rows_of(const launch_matrix &q, const launch_matrix &k, const launch_heads &at)
-{
-    return {(T *)q.at, (T *)k.at, q.pitch, k.pitch, at.heads, at.head_size};
-}
-
 /* V pairs (a, b) of a head, from pair `first` on: elements i and half + i, or the neighbours 2i and 2i + 1. */
 template <bool INTERLEAVED> struct pairs_of {
     template <typename T, int V>
@@ -206,80 +200,96 @@ head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *part
     }
 }
 
-template <int V> static bool are_wide(const launch_rope_operands *of)
+template <typename T> static head_rows<T> rows_of(const op *o, const run_context *r, const tensor *q, const tensor *k)
 {
-    bool pitches = of->yq.pitch % V == 0 && of->yk.pitch % V == 0 && of->q.pitch % V == 0 && of->k.pitch % V == 0;
-    return pitches && of->rotated / 2 % V == 0 && of->at.head_size % V == 0 && of->front % V == 0 &&
-           of->table.pitch % 4 == 0 && aligned_all(of->yq.at, of->yk.at, of->q.at, of->k.at, of->table.at);
+    return {data<T>(q, r), data<T>(k, r), q->pitch, k->pitch, o->at.heads, o->at.head_size};
 }
 
-int launch_rope(void *stream, int type, const launch_rope_operands *of)
+static int32_t heads_of_both(const op *o)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = are_wide<V>(of), in_place = of->yq.at == of->q.at && of->yk.at == of->k.at;
-        turned_part part = {of->rotated / 2, of->front, in_place ? 0 : of->at.head_size - of->rotated};
-        int32_t all = of->at.heads + of->at.kv_heads;
-        int64_t items = of->tokens * all * ((part.half + part.copied) / (wide ? V : 1));
-        auto halves = wide ? rope_turn<T, V, false> : rope_turn<T, 1, false>;
-        auto interleaved = wide ? rope_turn<T, V, true> : rope_turn<T, 1, true>;
-        auto kernel = of->interleaved ? interleaved : halves;
-        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of->yq, of->yk, of->at),
-               rows_of<T>(of->q, of->k, of->at), of->positions, (const float *)of->table.at, items, of->table.pitch,
-               part, all, of->inverse ? -1.0f : 1.0f);
-        return launch_result();
-    });
+    return o->at.heads + latent_key_heads(o);
 }
 
-int launch_head_norm(void *stream, int type, const launch_head_norm_operands *of)
+void cuda_rope(const op *o, const run_context *r)
 {
-    if (of->at.head_size > MOST_HEAD_SIZE)
-        return (int)cudaErrorInvalidValue;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        int32_t all = of->at.heads + of->at.kv_heads;
-        auto kernel = head_norm_forward<T>;
-        LAUNCH(kernel, blocks_for(of->tokens * all, WARPS), THREADS, 0, (cudaStream_t)stream,
-               rows_of<T>(of->yq, of->yk, of->at), rows_of<T>(of->q, of->k, of->at), of->rstd, (const T *)of->wq,
-               (const T *)of->wk, of->tokens * all, all, of->epsilon, of->offset);
-        return launch_result();
-    });
+    const tensor *const t[] = {o->out[0], o->out[1], o->in[0], o->in[1]}, *table = o->in[3];
+    const int32_t rotated = (int32_t)table->shape[1], size = o->at.head_size, all = heads_of_both(o);
+    bool in_place = data(t[0], r) == data(t[2], r) && data(t[1], r) == data(t[3], r);
+    turned_part part = {rotated / 2, (int32_t)latent_unrotated(o), in_place ? 0 : size - rotated};
+    auto is_wide = [&](int vector) {
+        bool wide = part.half % vector == 0 && size % vector == 0 && part.front % vector == 0 &&
+                    table->pitch % 4 == 0 && aligned(data(table, r), 16);
+        for (const tensor *each : t)
+            wide = wide && each->pitch % vector == 0 && aligned(data(each, r), 16);
+        return wide;
+    };
+    cuda_launched(o, with_access(o->in[0]->type, is_wide, [&](auto type, auto v) {
+                      using T = decltype(type);
+                      int64_t items = t[2]->shape[0] * all * ((part.half + part.copied) / v());
+                      auto kernel = o->at.interleaved ? rope_turn<T, v(), true> : rope_turn<T, v(), false>;
+                      LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream,
+                             rows_of<T>(o, r, t[0], t[1]), rows_of<T>(o, r, t[2], t[3]),
+                             data<const int32_t>(o->in[2], r), data<const float>(table, r), items, table->pitch, part,
+                             all, o->at.inverse ? -1.0f : 1.0f);
+                      return launch_result();
+                  }));
 }
 
-static int64_t walked_heads(int64_t tokens, launch_heads at)
+void cuda_head_norm(const op *o, const run_context *r)
 {
-    return tokens * (at.heads + 2 * at.kv_heads);
+    const int32_t all = o->at.heads + o->at.kv_heads;
+    const int64_t pairs = o->in[0]->shape[0] * all;
+    cuda_launched(
+        o, o->at.head_size > MOST_HEAD_SIZE ? (int)cudaErrorInvalidValue : with_type(o->in[0]->type, [&](auto t) {
+            using T = decltype(t);
+            auto kernel = head_norm_forward<T>;
+            LAUNCH(kernel, blocks_for(pairs, WARPS), THREADS, 0, (cudaStream_t)r->stream,
+                   rows_of<T>(o, r, o->out[0], o->out[1]), rows_of<T>(o, r, o->in[0], o->in[1]),
+                   data<float>(o->out[2], r), data<const T>(o->in[2], r), data<const T>(o->in[3], r), pairs, all,
+                   o->at.epsilon, o->at.offset);
+            return launch_result();
+        }));
 }
 
-static int64_t grad_blocks(int64_t tokens, launch_heads at)
+static int64_t walked_heads(const op *o)
 {
-    int64_t blocks = divide_up(walked_heads(tokens, at), (int64_t)WARPS * PAIRS_A_WARP);
+    return o->in[2]->shape[0] * (o->at.heads + 2 * o->at.kv_heads);
+}
+
+static int64_t grad_blocks(const op *o)
+{
+    int64_t blocks = divide_up(walked_heads(o), (int64_t)WARPS * PAIRS_A_WARP);
     return blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : blocks;
 }
 
-int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at)
+int64_t cuda_head_norm_grad_scratch(const op *o)
 {
-    return grad_blocks(tokens, at) * 2 * at.head_size * (int64_t)sizeof(float);
+    return grad_blocks(o) * 2 * o->at.head_size * (int64_t)sizeof(float);
 }
 
-int launch_head_norm_grad(void *stream, int type, const launch_head_norm_gradients *of)
+static int norm_heads_back(const op *o, const run_context *r)
 {
-    const launch_heads &at = of->at;
-    if (at.head_size > MOST_HEAD_SIZE)
+    const int32_t size = o->at.head_size;
+    if (size > MOST_HEAD_SIZE)
         return (int)cudaErrorInvalidValue;
-    int64_t blocks = grad_blocks(of->tokens, at);
-    int failed = with_type(type, [&](auto t) {
+    const int64_t blocks = grad_blocks(o);
+    float *scratch = data<float>(o->scratch, r);
+    int failed = with_type(o->in[2]->type, [&](auto t) {
         using T = decltype(t);
         auto kernel = head_norm_backward<T>;
-        LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, rows_of<T>(of->dq, of->dk, at),
-               rows_of<T>(of->dyq, of->dyk, at), rows_of<T>(of->q, of->k, at), of->scratch, (const T *)of->wq,
-               (const T *)of->wk, of->rstd, walked_heads(of->tokens, at), at.kv_heads, of->offset);
+        LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)r->stream, rows_of<T>(o, r, o->out[0], o->out[1]),
+               rows_of<T>(o, r, o->in[0], o->in[1]), rows_of<T>(o, r, o->in[2], o->in[3]), scratch,
+               data<const T>(o->in[4], r), data<const T>(o->in[5], r), data<const float>(o->in[6], r), walked_heads(o),
+               o->at.kv_heads, o->at.offset);
         return launch_result();
     });
-    float *weights[] = {of->dwq, of->dwk};
     for (int i = 0; i < 2 && !failed; i++)
-        failed = reduce_partials(stream, weights[i], of->scratch + i * at.head_size, blocks, at.head_size,
-                                 2 * at.head_size, of->accumulate);
+        failed = reduce_partials(r->stream, data<float>(o->out[2 + i], r), scratch + i * size, blocks, size, 2 * size,
+                                 o->at.accumulate != OP_WRITES);
     return failed;
+}
+
+void cuda_head_norm_grad(const op *o, const run_context *r)
+{
+    cuda_launched(o, norm_heads_back(o, r));
 }

@@ -10,12 +10,6 @@ template <typename T> struct key_rows {
     int32_t heads, nope, rope;
 };
 
-template <typename T> static key_rows<T> rows_of(const launch_keys *of)
-{
-    return {(T *)of->k.at, (T *)of->kn.at, (T *)of->kr.at, of->k.pitch, of->kn.pitch,
-            of->kr.pitch,  of->heads,      of->nope,       of->rope};
-}
-
 /* V elements of k a thread */
 template <typename T, int V> KERNEL(THREADS, 8) join_rows(key_rows<T> to, int64_t items)
 {
@@ -172,87 +166,90 @@ template <typename T> KERNEL(THREADS, 2) latent_step(latent_in<T> in)
 
 /* ---- host side ----------------------------------------------------------------------------------------------- */
 
-static bool refused(const launch_keys *of)
+/* Launches `kernel` of (T(), V()) over the keys of all heads, of which a token has pieces(V) of V elements. */
+template <typename P, typename K>
+static void each_piece(const op *o, const run_context *r, const tensor *k, const tensor *kn, const tensor *kr, P pieces,
+                       K kernel_of)
 {
-    return of->heads < 1 || of->nope < 1 || of->rope < 1;
+    const int32_t heads = o->at.heads, nope = o->at.head_size, rope = (int32_t)kr->shape[1];
+    auto is_wide = [&](int vector) {
+        return nope % vector == 0 && rope % vector == 0 && k->pitch % vector == 0 && kn->pitch % vector == 0 &&
+               kr->pitch % vector == 0 && aligned_all(data(k, r), data(kn, r), data(kr, r));
+    };
+    cuda_launched(
+        o, heads < 1 || nope < 1 || rope < 1
+               ? (int)cudaErrorInvalidValue
+               : with_access(k->type, is_wide, [&](auto t, auto v) {
+                     using T = decltype(t);
+                     const key_rows<T> rows = {data<T>(k, r), data<T>(kn, r), data<T>(kr, r), k->pitch, kn->pitch,
+                                               kr->pitch,     heads,          nope,           rope};
+                     int64_t items = k->shape[0] * pieces(rows, v());
+                     auto kernel = kernel_of(t, v);
+                     LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream, rows, items);
+                     return launch_result();
+                 }));
 }
 
-/* May rows be read and written in pieces of V elements? */
-template <int V> static bool are_wide(const launch_keys *of)
+/* writes k */
+void cuda_join_keys(const op *o, const run_context *r)
 {
-    return of->nope % V == 0 && of->rope % V == 0 && of->k.pitch % V == 0 && of->kn.pitch % V == 0 &&
-           of->kr.pitch % V == 0 && aligned_all(of->k.at, of->kn.at, of->kr.at);
+    each_piece(
+        o, r, o->out[0], o->in[0], o->in[1],
+        [](const auto &of, int vector) { return (int64_t)of.heads * ((of.nope + of.rope) / vector); },
+        [](auto t, auto v) { return join_rows<decltype(t), v()>; });
 }
 
-int launch_join_keys(void *stream, int type, const launch_keys *of)
+/* writes kn and kr of k, all of them cotangents */
+void cuda_split_keys(const op *o, const run_context *r)
 {
-    if (refused(of))
+    each_piece(
+        o, r, o->in[0], o->out[0], o->out[1],
+        [](const auto &of, int vector) { return ((int64_t)of.heads * of.nope + of.rope) / vector; },
+        [](auto t, auto v) { return split_rows<decltype(t), v()>; });
+}
+
+/* cudaErrorInvalidValue where a head's sums do not fit into a block's shared memory: 2 rank + rope floats of 4 bytes */
+static int decode(const op *o, const run_context *r)
+{
+    const tensor *q = o->in[0], *latent = o->in[1], *kr = o->in[2], *w = o->in[3], *cache = o->in[5], *y = o->out[0];
+    const latent_sizes of = latent_sizes_of(o);
+    const int64_t samples = q->shape[0], items = samples * of.width,
+                  bytes = (of.width + of.rank) * (int64_t)sizeof(float);
+    if (of.heads < 1 || of.nope < 1 || of.rope < 1 || of.rank < 1 || bytes > shared_most())
         return (int)cudaErrorInvalidValue;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = are_wide<V>(of);
-        int64_t items = of->tokens * of->heads * ((of->nope + of->rope) / (wide ? V : 1));
-        auto kernel = wide ? join_rows<T, V> : join_rows<T, 1>;
-        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of), items);
-        return launch_result();
-    });
-}
-
-int launch_split_keys(void *stream, int type, const launch_keys *of)
-{
-    if (refused(of))
-        return (int)cudaErrorInvalidValue;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = are_wide<V>(of);
-        int64_t items = of->tokens * (((int64_t)of->heads * of->nope + of->rope) / (wide ? V : 1));
-        auto kernel = wide ? split_rows<T, V> : split_rows<T, 1>;
-        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of), items);
-        return launch_result();
-    });
-}
-
-template <typename T> static latent_in<T> latent_of(const launch_latent *of)
-{
-    return {(T *)of->y.at,
-            (T *)of->cache,
-            (const T *)of->q.at,
-            (const T *)of->latent.at,
-            (const T *)of->kr.at,
-            (const T *)of->w.at,
-            of->y.pitch,
-            of->q.pitch,
-            of->latent.pitch,
-            of->kr.pitch,
-            of->w.pitch,
-            of->capacity,
-            of->positions,
-            of->heads,
-            of->nope,
-            of->rope,
-            of->v_head_size,
-            of->rank,
-            of->scale};
-}
-
-int launch_latent_decode(void *stream, int type, const launch_latent *of)
-{
-    int bytes = (2 * of->rank + of->rope) * (int)sizeof(float);
-    if (of->heads < 1 || of->nope < 1 || of->rope < 1 || of->rank < 1 || bytes > shared_most())
-        return (int)cudaErrorInvalidValue;
-    return with_type(type, [&](auto t) {
+    return with_type(q->type, [&](auto t) {
         using T = decltype(t);
         auto append = latent_append<T>;
         auto step = latent_step<T>;
-        int64_t items = of->samples * (of->rank + of->rope);
-        int failed = allow_shared(step, bytes);
+        const latent_in<T> in = {data<T>(y, r),
+                                 whole<T>(o, cache, r),
+                                 data<const T>(q, r),
+                                 data<const T>(latent, r),
+                                 data<const T>(kr, r),
+                                 data<const T>(w, r),
+                                 y->pitch,
+                                 q->pitch,
+                                 latent->pitch,
+                                 kr->pitch,
+                                 w->pitch,
+                                 cache->shape[1],
+                                 data<const int32_t>(o->in[4], r),
+                                 (int32_t)of.heads,
+                                 (int32_t)of.nope,
+                                 (int32_t)of.rope,
+                                 (int32_t)of.v_head_size,
+                                 (int32_t)of.rank,
+                                 o->at.scale};
+        int failed = allow_shared(step, (int)bytes);
         if (failed)
             return failed;
-        LAUNCH(append, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, latent_of<T>(of), items);
-        LAUNCH(step, dim3((unsigned)of->heads, (unsigned)of->samples, 1), THREADS, bytes, (cudaStream_t)stream,
-               latent_of<T>(of));
+        LAUNCH(append, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream, in, items);
+        LAUNCH(step, dim3((unsigned)of.heads, (unsigned)samples, 1), THREADS, (int)bytes, (cudaStream_t)r->stream, in);
         return launch_result();
     });
+}
+
+void cuda_latent_decode(const op *o, const run_context *r)
+{
+    cuda_launched(o, decode(o, r));
 }

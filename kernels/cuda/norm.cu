@@ -158,26 +158,43 @@ static unsigned block_threads(int64_t items, unsigned most)
     return threads < most ? threads : most;
 }
 
-int launch_norm(void *stream, int type, launch_norm_out out, launch_norm_in in)
+/* What both norms have at the same places: out of one, in of its gradient. mean NULL: RMSNorm. */
+struct norm_operands {
+    const tensor *mean, *b, *residual, *sum;
+};
+
+static void normalise(const op *o, const run_context *r, const norm_operands &of, float offset)
 {
-    if (in.of.rows == 0)
-        return 0;
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = in.of.columns % V == 0 && aligned_all(out.y, out.sum, in.x, in.w, in.b, in.residual);
-        int shared = held_bytes(in.of.columns);
-        auto kernel = shared ? wide ? norm_forward<T, V, true> : norm_forward<T, 1, true>
-                      : wide ? norm_forward<T, V, false>
-                             : norm_forward<T, 1, false>;
-        int failed = allow_shared(kernel, shared);
-        if (failed)
-            return failed;
-        LAUNCH(kernel, (unsigned)in.of.rows, block_threads(in.of.columns / (wide ? V : 1), MOST_THREADS),
-               (size_t)shared, (cudaStream_t)stream, (T *)out.y, out.rstd, out.mean, (T *)out.sum, (const T *)in.x,
-               (const T *)in.w, (const T *)in.b, (const T *)in.residual, in.of.columns, in.epsilon, in.offset);
-        return launch_result();
-    });
+    const tensor *in = o->in[0];
+    const int64_t columns = columns_of(in);
+    void *y = whole(o, o->out[0], r), *sum = whole(o, of.sum, r), *x = whole(o, in, r), *w = data(o->in[1], r),
+         *b = data(of.b, r), *residual = whole(o, of.residual, r);
+    if (in->shape[0] == 0)
+        return;
+    auto is_wide = [&](int vector) { return columns % vector == 0 && aligned_all(y, sum, x, w, b, residual); };
+    cuda_launched(o, with_access(in->type, is_wide, [&](auto t, auto v) {
+                      using T = decltype(t);
+                      int shared = held_bytes(columns);
+                      auto kernel = shared ? norm_forward<T, v(), true> : norm_forward<T, v(), false>;
+                      int failed = allow_shared(kernel, shared);
+                      if (failed)
+                          return failed;
+                      LAUNCH(kernel, (unsigned)in->shape[0], block_threads(columns / v(), MOST_THREADS), (size_t)shared,
+                             (cudaStream_t)r->stream, (T *)y, data<float>(o->out[1], r), data<float>(of.mean, r),
+                             (T *)sum, (const T *)x, (const T *)w, (const T *)b, (const T *)residual, columns,
+                             o->at.epsilon, offset);
+                      return launch_result();
+                  }));
+}
+
+void cuda_rmsnorm(const op *o, const run_context *r)
+{
+    normalise(o, r, {nullptr, nullptr, o->in[2], o->out[2]}, o->at.offset);
+}
+
+void cuda_layernorm(const op *o, const run_context *r)
+{
+    normalise(o, r, {o->out[2], o->in[2], o->in[3], o->out[3]}, 0);
 }
 
 static int64_t grad_blocks(int64_t rows)
@@ -186,33 +203,46 @@ static int64_t grad_blocks(int64_t rows)
     return blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : blocks;
 }
 
-int64_t launch_norm_grad_scratch(int64_t rows, int64_t columns, bool layernorm)
+int64_t cuda_norm_grad_scratch(const op *o)
 {
-    return grad_blocks(rows) * columns * (layernorm ? 2 : 1) * (int64_t)sizeof(float);
+    const tensor *s = o->in[1];
+    return grad_blocks(s->shape[0]) * s->shape[1] * (o->out[2] ? 2 : 1) * (int64_t)sizeof(float);
 }
 
-int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, launch_norm_grad_in in)
+static void norm_grad(const op *o, const run_context *r, const tensor *mean, const tensor *more)
 {
-    int64_t blocks = grad_blocks(in.of.rows), width = db ? 2 * in.of.columns : in.of.columns;
-    int failed = with_type(type, [&](auto t) {
+    const tensor *in = o->in[1];
+    const int64_t columns = columns_of(in), blocks = grad_blocks(in->shape[0]);
+    void *dx = whole(o, o->out[0], r), *dy = whole(o, o->in[0], r), *s = whole(o, in, r), *w = data(o->in[2], r),
+         *addend = whole(o, more, r);
+    float *sums[] = {data<float>(o->out[1], r), data<float>(o->out[2], r)}, *scratch = data<float>(o->scratch, r);
+    const int64_t width = sums[1] ? 2 * columns : columns;
+    auto is_wide = [&](int vector) { return columns % vector == 0 && aligned_all(dx, dy, s, w, addend, scratch); };
+    int failed = with_access(in->type, is_wide, [&](auto t, auto v) {
         using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        bool wide = in.of.columns % V == 0 && aligned_all(dx, in.dy, in.s, in.w, in.addend, in.scratch);
         int shared = held_bytes(width);
-        auto kernel = shared ? wide ? norm_backward<T, V, true> : norm_backward<T, 1, true>
-                      : wide ? norm_backward<T, V, false>
-                             : norm_backward<T, 1, false>;
+        auto kernel = shared ? norm_backward<T, v(), true> : norm_backward<T, v(), false>;
         int refused = allow_shared(kernel, shared);
         if (refused)
             return refused;
-        LAUNCH(kernel, (unsigned)blocks, block_threads(in.of.columns / (wide ? V : 1), GRAD_THREADS), (size_t)shared,
-               (cudaStream_t)stream, (T *)dx, in.scratch, (const T *)in.dy, (const T *)in.s, (const T *)in.w, in.rstd,
-               in.mean, (const T *)in.addend, in.of.rows, in.of.columns, in.offset);
+        LAUNCH(kernel, (unsigned)blocks, block_threads(columns / v(), GRAD_THREADS), (size_t)shared,
+               (cudaStream_t)r->stream, (T *)dx, scratch, (const T *)dy, (const T *)s, (const T *)w,
+               data<const float>(o->in[3], r), data<const float>(mean, r), (const T *)addend, in->shape[0], columns,
+               o->at.offset);
         return launch_result();
     });
-    if (!failed)
-        failed = reduce_partials(stream, dw, in.scratch, blocks, in.of.columns, width, in.accumulate);
-    if (!failed && db)
-        failed = reduce_partials(stream, db, in.scratch + in.of.columns, blocks, in.of.columns, width, in.accumulate);
-    return failed;
+    for (int i = 0; i < 2 && !failed && sums[i]; i++)
+        failed = reduce_partials(r->stream, sums[i], scratch + i * columns, blocks, columns, width,
+                                 o->at.accumulate != OP_WRITES);
+    cuda_launched(o, failed);
+}
+
+void cuda_rmsnorm_grad(const op *o, const run_context *r)
+{
+    norm_grad(o, r, nullptr, o->in[4]);
+}
+
+void cuda_layernorm_grad(const op *o, const run_context *r)
+{
+    norm_grad(o, r, o->in[4], o->in[5]);
 }

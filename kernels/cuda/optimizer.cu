@@ -3,7 +3,6 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/scalars.h"
 #include "kernels/exact_sum.h"
 
 static constexpr int THREADS = 256, V = 4;
@@ -77,7 +76,7 @@ DEVICE double exact_value(int64_t *limb, const int64_t *bins)
     return value;
 }
 
-KERNEL(WARP, 1) clip_control(float *control, const int64_t *bins, const scalars_device *scalars)
+KERNEL(WARP, 1) clip_control(float *control, const int64_t *bins, const step_scalars *scalars)
 {
     SHARED(int64_t, limb, SUM_LIMBS);
     if (threadIdx.x)
@@ -85,15 +84,16 @@ KERNEL(WARP, 1) clip_control(float *control, const int64_t *bins, const scalars_
     double scale = scalars->loss_scale, norm = sqrt(exact_value(limb, bins)) / scale, limit = scalars->clip;
     bool finite = (float)norm - (float)norm == 0.0f;
     double factor = (limit > 0 && norm > limit ? limit / norm : 1.0) / scale;
-    control[SCALARS_NORM] = (float)norm;
-    control[SCALARS_FACTOR] = finite ? (float)factor : 0.0f;
-    control[SCALARS_SKIP] = finite ? 0.0f : 1.0f;
+    control[CONTROL_NORM] = (float)norm;
+    control[CONTROL_FACTOR] = finite ? (float)factor : 0.0f;
+    control[CONTROL_SKIP] = finite ? 0.0f : 1.0f;
 }
 
-int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,
-                       bool accumulate)
+static int add_squares(const op *o, const run_context *r)
 {
-    int failed = accumulate ? 0 : launch_zero(stream, bins, SUM_BINS * (int64_t)sizeof *bins);
+    const tensor *g = o->in[0];
+    int64_t rows = g->shape[0], columns = columns_of(g), pitch = g->pitch, *bins = data<int64_t>(o->out[0], r);
+    int failed = o->at.accumulate ? 0 : launch_zero(r->stream, bins, SUM_BINS * (int64_t)sizeof *bins);
     if (failed || rows == 0)
         return failed;
     if (columns == 1 && pitch == 1) { /* a vector: in rows for several warps, or as one */
@@ -101,16 +101,22 @@ int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64
         rows /= columns;
     }
     int64_t blocks = divide_up(rows, SQUARE_WARPS);
-    bool wide = columns % V == 0 && pitch % V == 0 && aligned(gradient, 16);
+    bool wide = columns % V == 0 && pitch % V == 0 && aligned(data(g, r), 16);
     auto kernel = wide ? sum_of_squares<V> : sum_of_squares<1>;
-    LAUNCH(kernel, (unsigned)(blocks < SQUARE_BLOCKS ? blocks : SQUARE_BLOCKS), THREADS, 0, (cudaStream_t)stream, bins,
-           gradient, rows, columns, pitch);
+    LAUNCH(kernel, (unsigned)(blocks < SQUARE_BLOCKS ? blocks : SQUARE_BLOCKS), THREADS, 0, (cudaStream_t)r->stream,
+           bins, data<const float>(g, r), rows, columns, pitch);
     return launch_result();
 }
 
-int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars)
+void cuda_sum_squares(const op *o, const run_context *r)
+{
+    cuda_launched(o, add_squares(o, r));
+}
+
+void cuda_clip(const op *o, const run_context *r)
 {
     auto kernel = clip_control;
-    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)stream, control, bins, (const scalars_device *)scalars);
-    return launch_result();
+    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r), data<const int64_t>(o->in[0], r),
+           data<const step_scalars>(o->in[1], r));
+    cuda_launched(o, launch_result());
 }

@@ -4,7 +4,6 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/scalars.h"
 #include "kernels/constants.h"
 #include "kernels/philox.h"
 #include "kernels/token.h"
@@ -275,7 +274,7 @@ KERNEL(THREADS, 4)
 copy_words(Word *y, int64_t y_pitch, const Word *x, int64_t x_pitch, const float *control, int64_t rows, int64_t words)
 {
     int64_t column = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (column >= words || (control && control[SCALARS_SKIP] != 0))
+    if (column >= words || (control && control[CONTROL_SKIP] != 0))
         return;
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y)
         y[row * y_pitch + column] = x[row * x_pitch + column];
@@ -290,7 +289,7 @@ template <typename Word> KERNEL(THREADS, 4) zero_words(Word *y, int64_t words)
 
 template <typename T, int V>
 KERNEL(THREADS, 4)
-dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const scalars_device *scalars, int64_t rows,
+dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const step_scalars *scalars, int64_t rows,
              int64_t columns, const int32_t *places, int32_t sample, int32_t sequence, int32_t site, float probability)
 {
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
@@ -348,10 +347,11 @@ struct shape {
             rows = 1;
         }
     }
-    template <typename... M> void widen(int vector, const M &...m)
+    template <typename... M> bool widen(int vector, const M &...m)
     {
         wide = columns % vector == 0;
         ((wide = wide && aligned(m.at, 16) && (rows == 1 || m.pitch % vector == 0)), ...);
+        return wide;
     }
     dim3 grid(int vector) const
     {
@@ -364,204 +364,172 @@ struct shape {
 };
 
 template <typename To, typename From, typename F>
-static int run_one(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns, F f)
+static int run_one(const run_context *r, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns, F f)
 {
     constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
     shape s = {rows, columns, false};
     s.flatten(y, x);
     s.widen(V, y, x);
     auto kernel = s.wide ? map_one<To, From, V, F> : map_one<To, From, 1, F>;
-    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (To *)y.at, y.pitch, (const From *)x.at, x.pitch,
+    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)r->stream, (To *)y.at, y.pitch, (const From *)x.at, x.pitch,
            s.rows, s.columns, f);
     return launch_result();
 }
 
 template <typename T, typename F>
-static int run_two(void *stream, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows, int64_t columns, F f)
+static int run_two(const run_context *r, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows,
+                   int64_t columns, F f)
 {
     constexpr int V = VECTOR<T>;
     shape s = {rows, columns, false};
     s.flatten(y, a, b);
     s.widen(V, y, a, b);
     auto kernel = s.wide ? map_two<T, V, F> : map_two<T, 1, F>;
-    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)a.at, a.pitch,
+    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)r->stream, (T *)y.at, y.pitch, (const T *)a.at, a.pitch,
            (const T *)b.at, b.pitch, s.rows, s.columns, f);
     return launch_result();
 }
 
-int launch_gelu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+/* y = f(x) */
+template <typename F> static void one(const op *o, const run_context *r, F f)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        return run_one<T, T>(stream, y, x, rows, columns, gelu_forward());
-    });
+    const tensor *y = o->out[0];
+    cuda_launched(o, with_type(y->type, [&](auto t) {
+                      using T = decltype(t);
+                      return run_one<T, T>(r, matrix(y, r), matrix(o->in[0], r), y->shape[0], columns_of(y), f);
+                  }));
 }
 
-int launch_scale(void *stream, int type, launch_matrix y, launch_matrix x, float factor, int64_t rows, int64_t columns)
+/* y = f(a, b) */
+template <typename F> static void two(const op *o, const run_context *r, F f)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        return run_one<T, T>(stream, y, x, rows, columns, multiple{factor});
-    });
+    const tensor *y = o->out[0];
+    cuda_launched(o, with_type(y->type, [&](auto t) {
+                      return run_two<decltype(t)>(r, matrix(y, r), matrix(o->in[0], r), matrix(o->in[1], r),
+                                                  y->shape[0], columns_of(y), f);
+                  }));
 }
 
-int launch_soft_cap(void *stream, int type, launch_matrix y, launch_matrix x, float cap, int64_t rows, int64_t columns)
+template <typename T, int V, typename Gate> static auto forward_of(const Gate &)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        return run_one<T, T>(stream, y, x, rows, columns, soft_cap_forward{cap});
-    });
+    return gated_forward<T, V, Gate>;
 }
 
-int launch_soft_cap_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, float cap,
-                         launch_extent of)
+template <typename T, int V> static auto forward_of(const clamped_gate &)
 {
-    return with_type(type, [&](auto t) {
-        return run_two<decltype(t)>(stream, dx, dy, x, of.rows, of.columns, soft_cap_backward{cap});
-    });
+    return pairs_forward<T, V>;
 }
 
-int launch_gelu_exact(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+template <typename T, int V, typename Gate> static auto backward_of(const Gate &)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        return run_one<T, T>(stream, y, x, rows, columns, gelu_exact_forward());
-    });
+    return gated_backward<T, V, Gate>;
 }
 
-int launch_gelu_exact_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
-                           int64_t columns)
+template <typename T, int V> static auto backward_of(const clamped_gate &)
 {
-    return with_type(
-        type, [&](auto t) { return run_two<decltype(t)>(stream, dx, dy, x, rows, columns, gelu_exact_backward()); });
+    return pairs_backward<T, V>;
 }
 
-int launch_gelu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
-                     int64_t columns)
+/* y [rows, columns] of x [rows, 2 columns], which holds gate | up, or pairs of them */
+template <typename Gate> static void gated(const op *o, const run_context *r, Gate f)
 {
-    return with_type(type,
-                     [&](auto t) { return run_two<decltype(t)>(stream, dx, dy, x, rows, columns, gelu_backward()); });
+    const tensor *out = o->out[0];
+    launch_matrix y = matrix(out, r), x = matrix(o->in[0], r);
+    shape s = {out->shape[0], out->shape[1], false};
+    auto is_wide = [&](int vector) { return s.widen(vector, y, x); };
+    cuda_launched(o, with_access(out->type, is_wide, [&](auto t, auto v) {
+                      using T = decltype(t);
+                      auto kernel = forward_of<T, v()>(f);
+                      LAUNCH(kernel, s.grid(v()), THREADS, 0, (cudaStream_t)r->stream, (T *)y.at, y.pitch,
+                             (const T *)x.at, x.pitch, s.rows, s.columns, f);
+                      return launch_result();
+                  }));
 }
 
-int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows, int64_t columns)
+template <typename Gate> static void gated_grad(const op *o, const run_context *r, Gate f)
 {
-    return with_type(type, [&](auto t) { return run_two<decltype(t)>(stream, y, a, b, rows, columns, sum_of_two()); });
+    launch_matrix dx = matrix(o->out[0], r), dy = matrix(o->in[0], r), x = matrix(o->in[1], r);
+    shape s = {o->in[0]->shape[0], o->in[0]->shape[1], false};
+    auto is_wide = [&](int vector) { return s.widen(vector, dx, dy, x); };
+    cuda_launched(o, with_access(o->out[0]->type, is_wide, [&](auto t, auto v) {
+                      using T = decltype(t);
+                      auto kernel = backward_of<T, v()>(f);
+                      LAUNCH(kernel, s.grid(v()), THREADS, 0, (cudaStream_t)r->stream, (T *)dx.at, dx.pitch,
+                             (const T *)dy.at, dy.pitch, (const T *)x.at, x.pitch, s.rows, s.columns, f);
+                      return launch_result();
+                  }));
 }
 
-int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launch_matrix x, int64_t rows,
-                int64_t columns)
+/* an op, the operands of its kernel, its formula */
+#define POINTWISE(name, operands, formula)                                                                             \
+    void cuda_##name(const op *o, const run_context *r)                                                                \
+    {                                                                                                                  \
+        operands(o, r, formula);                                                                                       \
+    }
+POINTWISE(gelu, one, gelu_forward())
+POINTWISE(gelu_grad, two, gelu_backward())
+POINTWISE(gelu_exact, one, gelu_exact_forward())
+POINTWISE(gelu_exact_grad, two, gelu_exact_backward())
+POINTWISE(scale, one, multiple{o->at.scale})
+POINTWISE(soft_cap, one, soft_cap_forward{o->at.cap})
+POINTWISE(soft_cap_grad, two, soft_cap_backward{o->at.cap})
+POINTWISE(add, two, sum_of_two())
+POINTWISE(swiglu, gated, silu_gate())
+POINTWISE(swiglu_grad, gated_grad, silu_gate())
+POINTWISE(geglu, gated, gelu_gate())
+POINTWISE(geglu_grad, gated_grad, gelu_gate())
+POINTWISE(swiglu_clamped, gated, (clamped_gate{o->at.cap, o->at.scale}))
+POINTWISE(swiglu_clamped_grad, gated_grad, (clamped_gate{o->at.cap, o->at.scale}))
+
+void cuda_accumulate(const op *o, const run_context *r)
 {
-    return with_type(to_type, [&](auto to) {
-        using To = decltype(to);
-        return with_type(
-            from_type, [&](auto from) { return run_one<To, decltype(from)>(stream, y, x, rows, columns, identity()); });
-    });
+    const tensor *total = o->out[0];
+    launch_matrix to = matrix(total, r), part = matrix(o->in[0], r);
+    int64_t rows = total->shape[0], columns = columns_of(total);
+    cuda_launched(o, o->at.accumulate ? run_two<float>(r, to, to, part, rows, columns, sum_of_two())
+                                      : run_one<float, float>(r, to, part, rows, columns, identity()));
 }
 
-template <typename Gate>
-static int run_gated(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+void cuda_cast(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        shape s = {rows, columns, false};
-        s.widen(V, y, x);
-        auto kernel = s.wide ? gated_forward<T, V, Gate> : gated_forward<T, 1, Gate>;
-        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch, rows,
-               columns, Gate());
-        return launch_result();
-    });
-}
-
-template <typename Gate>
-static int run_gated_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
-                          int64_t columns)
-{
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        shape s = {rows, columns, false};
-        s.widen(V, dx, dy, x);
-        auto kernel = s.wide ? gated_backward<T, V, Gate> : gated_backward<T, 1, Gate>;
-        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)dx.at, dx.pitch, (const T *)dy.at, dy.pitch,
-               (const T *)x.at, x.pitch, rows, columns, Gate());
-        return launch_result();
-    });
-}
-
-int launch_swiglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
-{
-    return run_gated<silu_gate>(stream, type, y, x, rows, columns);
-}
-
-int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
-                       int64_t columns)
-{
-    return run_gated_grad<silu_gate>(stream, type, dx, dy, x, rows, columns);
-}
-
-int launch_geglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
-{
-    return run_gated<gelu_gate>(stream, type, y, x, rows, columns);
-}
-
-int launch_geglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
-                      int64_t columns)
-{
-    return run_gated_grad<gelu_gate>(stream, type, dx, dy, x, rows, columns);
-}
-
-int launch_swiglu_clamped(void *stream, int type, launch_matrix y, launch_matrix x, launch_extent of, launch_clamp by)
-{
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        shape s = {of.rows, of.columns, false};
-        s.widen(V, y, x);
-        auto kernel = s.wide ? pairs_forward<T, V> : pairs_forward<T, 1>;
-        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch,
-               of.rows, of.columns, clamped_gate{by.limit, by.slope});
-        return launch_result();
-    });
-}
-
-int launch_swiglu_clamped_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x,
-                               launch_extent of, launch_clamp by)
-{
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        shape s = {of.rows, of.columns, false};
-        s.widen(V, dx, dy, x);
-        auto kernel = s.wide ? pairs_backward<T, V> : pairs_backward<T, 1>;
-        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)dx.at, dx.pitch, (const T *)dy.at, dy.pitch,
-               (const T *)x.at, x.pitch, of.rows, of.columns, clamped_gate{by.limit, by.slope});
-        return launch_result();
-    });
+    const tensor *y = o->out[0], *x = o->in[0];
+    cuda_launched(o, with_type(y->type, [&](auto to) {
+                      return with_type(x->type, [&](auto from) {
+                          return run_one<decltype(to), decltype(from)>(r, matrix(y, r), matrix(x, r), y->shape[0],
+                                                                       columns_of(y), identity());
+                      });
+                  }));
 }
 
 template <typename Word>
-static int copy_as(void *stream, launch_matrix y, launch_matrix x, const float *control, const shape &s)
+static int copy_as(const run_context *r, launch_matrix y, launch_matrix x, const float *control, const shape &s)
 {
     int64_t words = s.columns / (int64_t)sizeof(Word);
     dim3 grid(blocks_for(words, THREADS), s.grid(1).y, 1);
     auto kernel = copy_words<Word>;
-    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, (Word *)y.at, y.pitch / (int64_t)sizeof(Word),
+    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)r->stream, (Word *)y.at, y.pitch / (int64_t)sizeof(Word),
            (const Word *)x.at, x.pitch / (int64_t)sizeof(Word), control, s.rows, words);
     return launch_result();
 }
 
-int launch_keep(void *stream, launch_matrix y, launch_matrix x, const float *control, int64_t rows, int64_t row_bytes)
+/* y = x by bytes, but nothing where control[CONTROL_SKIP] is set. */
+static int copy_rows(const run_context *r, const tensor *to, const tensor *from, const float *control)
 {
-    shape s = {rows, row_bytes, false};
+    const int64_t bytes = dtype_bytes((dtype)to->type);
+    launch_matrix y = {data(to, r), to->pitch * bytes}, x = {data(from, r), from->pitch * bytes};
+    shape s = {to->shape[0], columns_of(to) * bytes, false};
     s.flatten(y, x);
-    s.widen(16, y, x);
-    return s.wide ? copy_as<uint4>(stream, y, x, control, s) : copy_as<unsigned char>(stream, y, x, control, s);
+    return s.widen(16, y, x) ? copy_as<uint4>(r, y, x, control, s) : copy_as<unsigned char>(r, y, x, control, s);
 }
 
-int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t row_bytes)
+void cuda_copy(const op *o, const run_context *r)
 {
-    return launch_keep(stream, y, x, nullptr, rows, row_bytes);
+    cuda_launched(o, copy_rows(r, o->out[0], o->in[0], nullptr));
+}
+
+void cuda_store_feedback(const op *o, const run_context *r)
+{
+    cuda_launched(o, copy_rows(r, o->out[0], o->in[0], data<float>(o->in[1], r)));
 }
 
 int launch_zero(void *stream, void *y, int64_t bytes)
@@ -576,38 +544,49 @@ int launch_zero(void *stream, void *y, int64_t bytes)
     return launch_result();
 }
 
-template <typename W>
-static void arrange(void *stream, void *y, const void *x, const int32_t *places, int64_t rows, int64_t words,
-                    bool inverse)
+int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows, int64_t columns)
 {
-    constexpr int64_t MOST_ROWS = 65535; /* of a grid */
-    auto kernel = arrange_rows<W>;
-    LAUNCH(kernel, dim3(blocks_for(words, THREADS), (unsigned)(rows < MOST_ROWS ? rows : MOST_ROWS), 1), THREADS, 0,
-           (cudaStream_t)stream, (W *)y, (const W *)x, places, rows, words, inverse);
+    run_context r = {};
+    r.stream = stream;
+    return with_type(type, [&](auto t) { return run_two<decltype(t)>(&r, y, a, b, rows, columns, sum_of_two()); });
 }
 
-int launch_arrange(void *stream, void *y, const void *x, const int32_t *places, int64_t rows, int64_t row_bytes,
-                   bool inverse)
+void cuda_zero(const op *o, const run_context *r)
 {
-    if (row_bytes % 16 == 0 && aligned_all(y, x))
-        arrange<uint4>(stream, y, x, places, rows, row_bytes / 16, inverse);
-    else
-        arrange<uint16_t>(stream, y, x, places, rows, row_bytes / 2, inverse);
+    cuda_launched(o, launch_zero(r->stream, whole(o, o->out[0], r), tensor_bytes(o->out[0])));
+}
+
+template <typename W> static int arrange(const op *o, const run_context *r, void *y, const void *x, int64_t words)
+{
+    constexpr int64_t MOST_ROWS = 65535; /* of a grid */
+    const int64_t rows = o->in[0]->shape[0];
+    auto kernel = arrange_rows<W>;
+    LAUNCH(kernel, dim3(blocks_for(words, THREADS), (unsigned)(rows < MOST_ROWS ? rows : MOST_ROWS), 1), THREADS, 0,
+           (cudaStream_t)r->stream, (W *)y, (const W *)x, data<int32_t>(o->in[1], r), rows, words, o->at.inverse != 0);
     return launch_result();
 }
 
-int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, launch_extent of,
-                   launch_mask mask)
+void cuda_arrange(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int V = VECTOR<T>;
-        shape s = {of.rows, of.columns, false};
-        s.widen(V, y, x);
-        auto kernel = s.wide ? dropout_mask<T, V> : dropout_mask<T, 1>;
-        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch,
-               (const scalars_device *)scalars, of.rows, of.columns, mask.places, mask.sample, mask.sequence, mask.site,
-               mask.probability);
-        return launch_result();
-    });
+    void *y = whole(o, o->out[0], r), *x = whole(o, o->in[0], r);
+    const int64_t bytes = columns_of(o->in[0]) * dtype_bytes((dtype)o->in[0]->type);
+    cuda_launched(o, bytes % 16 == 0 && aligned_all(y, x) ? arrange<uint4>(o, r, y, x, bytes / 16)
+                                                          : arrange<uint16_t>(o, r, y, x, bytes / 2));
+}
+
+void cuda_dropout(const op *o, const run_context *r)
+{
+    const op_dropout &mask = o->at.dropout;
+    launch_matrix y = matrix(o->out[0], r), x = matrix(o->in[0], r);
+    shape s = {o->out[0]->shape[0], columns_of(o->out[0]), false};
+    auto is_wide = [&](int vector) { return s.widen(vector, y, x); };
+    cuda_launched(o, with_access(o->out[0]->type, is_wide, [&](auto t, auto v) {
+                      using T = decltype(t);
+                      auto kernel = dropout_mask<T, v()>;
+                      LAUNCH(kernel, s.grid(v()), THREADS, 0, (cudaStream_t)r->stream, (T *)y.at, y.pitch,
+                             (const T *)x.at, x.pitch, data<const step_scalars>(o->in[1], r), s.rows, s.columns,
+                             data<const int32_t>(o->in[2], r), mask.sample, mask.sample_tokens, mask.site,
+                             mask.probability);
+                      return launch_result();
+                  }));
 }

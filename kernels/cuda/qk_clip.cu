@@ -24,6 +24,14 @@ KERNEL(THREADS, 4) largest_of_row(float *y, const float *x, int64_t columns, int
     y[blockIdx.x] = accumulate ? fmaxf(y[blockIdx.x], most) : most;
 }
 
+/* As the op qk_factors has them; peaks are rows of `heads`, of each rank `layers`. */
+struct launch_qk_factors {
+    const float *peaks;
+    int64_t peak_rows, layers, layer;
+    int32_t heads, blocks, size, whole;
+    float threshold;
+};
+
 /* A warp a block of rows; grid (blocks of WARPS of them), the last of which are rows that no head has. */
 KERNEL(THREADS, 4) factors_of_rows(float *factors, int64_t rows, launch_qk_factors of)
 {
@@ -42,19 +50,33 @@ KERNEL(THREADS, 4) factors_of_rows(float *factors, int64_t rows, launch_qk_facto
     }
 }
 
-int launch_largest(void *stream, float *y, launch_matrix x, launch_extent of, bool accumulate)
+void cuda_largest(const op *o, const run_context *r)
 {
-    if (of.rows == 0)
-        return 0;
+    const tensor *x = o->in[0];
+    const int64_t rows = o->out[0]->shape[0], columns = x->shape[x->dims == 2];
     auto kernel = largest_of_row;
-    LAUNCH(kernel, (unsigned)of.rows, THREADS, 0, (cudaStream_t)stream, y, (const float *)x.at, of.columns, x.pitch,
-           accumulate);
-    return launch_result();
+    if (rows > 0)
+        LAUNCH(kernel, (unsigned)rows, THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r),
+               data<const float>(x, r), columns, x->dims == 2 ? x->pitch : columns, o->at.accumulate != OP_WRITES);
+    cuda_launched(o, launch_result());
 }
 
-int launch_qk_clip(void *stream, float *factors, int64_t rows, const launch_qk_factors *of)
+void cuda_qk_factors(const op *o, const run_context *r)
 {
+    const tensor *peaks = o->in[0];
+    const op_qk_clip &as = o->at.qk;
+    const int64_t rows = o->out[0]->shape[0];
+    const launch_qk_factors of = {whole<const float>(o, peaks, r),
+                                  peaks->shape[0],
+                                  o->at.rows,
+                                  o->at.first,
+                                  as.heads,
+                                  as.blocks,
+                                  as.size,
+                                  as.whole,
+                                  as.threshold};
     auto kernel = factors_of_rows;
-    LAUNCH(kernel, blocks_for(divide_up(rows, of->size), WARPS), THREADS, 0, (cudaStream_t)stream, factors, rows, *of);
-    return launch_result();
+    LAUNCH(kernel, blocks_for(divide_up(rows, of.size), WARPS), THREADS, 0, (cudaStream_t)r->stream,
+           data<float>(o->out[0], r), rows, of);
+    cuda_launched(o, launch_result());
 }

@@ -38,14 +38,15 @@ column_sum(float *out, const T *x, int64_t rows, int64_t columns, int64_t pitch,
 }
 
 template <typename T>
-static int sum_chunks(void *stream, float *out, launch_matrix x, launch_extent of, int64_t chunks, bool accumulate)
+static int sum_chunks(const run_context *r, float *out, const tensor *x, int64_t chunks, bool accumulate)
 {
     constexpr int V = VECTOR<T>;
-    bool wide = of.columns % V == 0 && x.pitch % V == 0 && aligned(x.at, 16) && of.columns >= LANES * V * 16;
-    dim3 grid(blocks_for(of.columns, (int64_t)LANES * (wide ? V : 1)), (unsigned)chunks, 1);
+    const int64_t rows = x->shape[0], columns = columns_of(x);
+    bool wide = columns % V == 0 && x->pitch % V == 0 && aligned(data(x, r), 16) && columns >= LANES * V * 16;
+    dim3 grid(blocks_for(columns, (int64_t)LANES * (wide ? V : 1)), (unsigned)chunks, 1);
     auto kernel = wide ? column_sum<T, V> : column_sum<T, 1>;
-    LAUNCH(kernel, grid, LANES * ROWS, 0, (cudaStream_t)stream, out, (const T *)x.at, of.rows, of.columns,
-           x.pitch, divide_up(of.rows, chunks), accumulate);
+    LAUNCH(kernel, grid, LANES * ROWS, 0, (cudaStream_t)r->stream, out, data<const T>(x, r), rows, columns, x->pitch,
+           divide_up(rows, chunks), accumulate);
     return launch_result();
 }
 
@@ -55,22 +56,26 @@ static int64_t chunks_of(int64_t rows)
     return chunks < 1 ? 1 : chunks > MOST_CHUNKS ? MOST_CHUNKS : chunks;
 }
 
-int64_t launch_column_sum_scratch(int64_t rows, int64_t columns)
+int64_t cuda_bias_grad_scratch(const op *o)
 {
-    return chunks_of(rows) > 1 ? chunks_of(rows) * columns * (int64_t)sizeof(float) : 0;
+    const int64_t chunks = chunks_of(o->in[0]->shape[0]);
+    return chunks > 1 ? chunks * o->in[0]->shape[1] * (int64_t)sizeof(float) : 0;
 }
 
-int launch_column_sum(void *stream, int type, float *sum, launch_matrix x, launch_extent of, bool accumulate,
-                      float *scratch)
+void cuda_bias_grad(const op *o, const run_context *r)
 {
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        int64_t chunks = chunks_of(of.rows);
-        if (chunks == 1)
-            return sum_chunks<T>(stream, sum, x, of, 1, accumulate);
-        int failed = sum_chunks<T>(stream, scratch, x, of, chunks, false);
-        return failed ? failed : reduce_partials(stream, sum, scratch, chunks, of.columns, of.columns, accumulate);
-    });
+    const tensor *dy = o->in[0];
+    float *sum = data<float>(o->out[0], r), *scratch = data<float>(o->scratch, r);
+    const bool accumulate = o->at.accumulate != OP_WRITES;
+    cuda_launched(o, with_type(dy->type, [&](auto t) {
+                      using T = decltype(t);
+                      int64_t chunks = chunks_of(dy->shape[0]), columns = columns_of(dy);
+                      if (chunks == 1)
+                          return sum_chunks<T>(r, sum, dy, 1, accumulate);
+                      int failed = sum_chunks<T>(r, scratch, dy, chunks, false);
+                      return failed ? failed
+                                    : reduce_partials(r->stream, sum, scratch, chunks, columns, columns, accumulate);
+                  }));
 }
 
 /* sum[columns] (+)= the sum of partials[rows, columns]: few columns and hundreds of rows, mostly in the cache. A warp's

@@ -64,7 +64,7 @@ static stream_kind kind_of(const op *o)
     static const stream_kind of_edge[2][2] = {{STREAM_SEND_DOWN, STREAM_SEND_UP},
                                               {STREAM_RECEIVE_DOWN, STREAM_RECEIVE_UP}};
     if (op_copies(o))
-        return op_has(o, OP_LEAVES) ? STREAM_STOW : STREAM_FETCH;
+        return op_has(o, OP_LEAVES) ? STREAM_STORE : STREAM_LOAD;
     const axis_row *r = &axis_rows[o->at.axis];
     return r->edges ? of_edge[!op_has(o, OP_LEAVES)][o->at.upstream != 0] : of_queue[r->queue];
 }

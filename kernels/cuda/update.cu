@@ -6,7 +6,6 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/scalars.h"
 #include "kernels/constants.h"
 #include "kernels/rounding.h"
 
@@ -32,7 +31,7 @@ struct update_factors {
 struct adamw_rule {
     static constexpr int STATES = 2;
     static constexpr bool READS = true, SCALES = false;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &, const step_scalars *scalars)
     {
         f.beta1 = scalars->beta1;
         f.beta2 = scalars->beta2;
@@ -53,7 +52,7 @@ struct adamw_rule {
 struct lion_rule {
     static constexpr int STATES = 1;
     static constexpr bool READS = true, SCALES = false;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &, const step_scalars *scalars)
     {
         f.beta1 = scalars->beta1;
         f.beta2 = scalars->beta2;
@@ -73,7 +72,7 @@ struct lion_rule {
 struct sgd_rule {
     static constexpr int STATES = 1;
     static constexpr bool READS = true, SCALES = false;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const step_scalars *scalars)
     {
         f.beta1 = scalars->momentum;
         f.rate = scalars->lr;
@@ -92,7 +91,7 @@ struct sgd_rule {
 struct muon_momentum_rule {
     static constexpr int STATES = 1;
     static constexpr bool READS = false, SCALES = false;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const step_scalars *scalars)
     {
         f.beta1 = scalars->momentum;
         f.own = s.nesterov ? 1.0f - scalars->momentum : 0.0f;
@@ -110,7 +109,7 @@ struct muon_momentum_rule {
 struct muon_rule {
     static constexpr int STATES = 0;
     static constexpr bool READS = true, SCALES = true;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const step_scalars *scalars)
     {
         f.rate = scalars->muon_lr * s.scale;
         f.keep = (float)(1.0 - (double)scalars->muon_lr * f.decay);
@@ -150,7 +149,7 @@ DEVICE uint16_t round_element(float x, uint64_t element, rounding_at &at)
 /* `operand`: 0 for the master, then the states. */
 template <int W>
 DEVICE void store_either(void *to, const float (&from)[W], int64_t i, bool narrow, int operand,
-                         const launch_update_segment &s, const scalars_device *scalars)
+                         const launch_update_segment &s, const step_scalars *scalars)
 {
     if (!narrow) {
         store((float *)to + i, from);
@@ -170,8 +169,7 @@ DEVICE void store_either(void *to, const float (&from)[W], int64_t i, bool narro
 
 /* W elements from `i` on, in accesses of W */
 template <typename Rule, typename T, int W>
-DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_factors &f,
-                        const scalars_device *scalars)
+DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_factors &f, const step_scalars *scalars)
 {
     float gradient[W], master[W], state[2][W];
     load(gradient, s.gradient + i);
@@ -204,9 +202,9 @@ template <typename Rule, int W> DEVICE void skip_some(const launch_update_segmen
 
 template <typename Rule, typename T>
 KERNEL(THREADS, 4)
-update(update_list list, const scalars_device *scalars, const float *control)
+update(update_list list, const step_scalars *scalars, const float *control)
 {
-    bool skip = control[SCALARS_SKIP] != 0;
+    bool skip = control[CONTROL_SKIP] != 0;
     if (skip && Rule::READS)
         return;
     int32_t which = 0;
@@ -214,7 +212,7 @@ update(update_list list, const scalars_device *scalars, const float *control)
         which++;
     const launch_update_segment &s = list.at[which];
     update_factors f = {};
-    f.gradient = control[SCALARS_FACTOR];
+    f.gradient = control[CONTROL_FACTOR];
     f.decay = s.decay ? (double)scalars->weight_decay : 0.0;
     Rule::prepare(f, s, scalars);
     int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
@@ -239,7 +237,7 @@ static int launch_rule(cudaStream_t stream, int type, const update_list &list, u
 {
     return with_type(type, [&](auto t) {
         auto kernel = update<Rule, decltype(t)>;
-        LAUNCH(kernel, blocks, THREADS, 0, stream, list, (const scalars_device *)scalars, control);
+        LAUNCH(kernel, blocks, THREADS, 0, stream, list, (const step_scalars *)scalars, control);
         return launch_result();
     });
 }
@@ -262,7 +260,7 @@ int launch_update(void *stream, int rule, int type, const launch_update_segment 
             s.block = (int32_t)blocks;
             blocks += divide_up(s.count, BLOCK_ELEMENTS);
             int state_bytes = s.narrow_state ? 8 : 16;
-            bool wide = aligned(s.gradient, 16) && aligned(s.weight, type == LAUNCH_FP32 ? 16 : 8) &&
+            bool wide = aligned(s.gradient, 16) && aligned(s.weight, type == DTYPE_FP32 ? 16 : 8) &&
                         aligned(s.master, s.narrow_master ? 8 : 16) && aligned(s.state[0], state_bytes) &&
                         aligned(s.state[1], state_bytes);
             list.wide |= (uint64_t)wide << i;
@@ -320,23 +318,28 @@ static dim3 square_grid(int64_t n)
     return dim3((unsigned)divide_up(n, THREADS), (unsigned)(n < 65535 ? n : 65535));
 }
 
-int launch_muon_scale(void *stream, launch_matrix scaled, float *scale, launch_matrix gram, int64_t n, float epsilon)
+void cuda_muon_scale(const op *o, const run_context *r)
 {
+    const tensor *gram = o->in[0], *scaled = o->out[0];
+    const int64_t n = gram->shape[0];
+    float *scale = data<float>(o->out[1], r);
     auto norm = muon_norm;
     auto kernel = muon_scaled;
-    LAUNCH(norm, 1, THREADS, 0, (cudaStream_t)stream, scale, (const float *)gram.at, n, gram.pitch, epsilon);
-    if (int failed = launch_result())
-        return failed;
-    LAUNCH(kernel, square_grid(n), THREADS, 0, (cudaStream_t)stream, (float *)scaled.at, scaled.pitch,
-           (const float *)gram.at, gram.pitch, (const float *)scale, n);
-    return launch_result();
+    LAUNCH(norm, 1, THREADS, 0, (cudaStream_t)r->stream, scale, data<const float>(gram, r), n, gram->pitch,
+           o->at.epsilon);
+    cuda_launched(o, launch_result());
+    LAUNCH(kernel, square_grid(n), THREADS, 0, (cudaStream_t)r->stream, data<float>(scaled, r), scaled->pitch,
+           data<const float>(gram, r), gram->pitch, (const float *)scale, n);
+    cuda_launched(o, launch_result());
 }
 
-int launch_muon_polynomial(void *stream, launch_matrix p, launch_matrix gram, launch_matrix square, const float *scale,
-                           int64_t n)
+void cuda_muon_polynomial(const op *o, const run_context *r)
 {
+    const tensor *gram = o->in[0], *square = o->in[1], *p = o->out[0];
+    const int64_t n = gram->shape[0];
     auto kernel = muon_sum;
-    LAUNCH(kernel, square_grid(n), THREADS, 0, (cudaStream_t)stream, (float *)p.at, p.pitch, (const float *)gram.at,
-           gram.pitch, (const float *)square.at, square.pitch, scale, n);
-    return launch_result();
+    LAUNCH(kernel, square_grid(n), THREADS, 0, (cudaStream_t)r->stream, data<float>(p, r), p->pitch,
+           data<const float>(gram, r), gram->pitch, data<const float>(square, r), square->pitch,
+           data<const float>(o->in[2], r), n);
+    cuda_launched(o, launch_result());
 }

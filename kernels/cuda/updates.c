@@ -16,7 +16,7 @@ static const int RULES[OP_COUNT] = {
 /* The type of the weights, where there are any besides the fp32 masters. */
 static int type_of(const op *o)
 {
-    return o->out[0] ? o->out[0]->type : LAUNCH_FP32;
+    return o->out[0] ? o->out[0]->type : DTYPE_FP32;
 }
 
 void updates_launch(updates *u, const run_context *r)

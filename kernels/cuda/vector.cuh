@@ -5,8 +5,10 @@
  */
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/cuda/bind.cuh"
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/launch.h"
 
 using bf16 = __nv_bfloat16;
 using fp16 = __half;
@@ -217,13 +219,22 @@ static inline int held_bytes(int64_t floats)
 template <typename F> static inline int with_type(int type, F f)
 {
     switch (type) {
-    case LAUNCH_FP32:
+    case DTYPE_FP32:
         return f(float());
-    case LAUNCH_BF16:
+    case DTYPE_BF16:
         return f(bf16());
-    case LAUNCH_FP16:
+    case DTYPE_FP16:
         return f(fp16());
     default:
         return (int)cudaErrorInvalidValue;
     }
+}
+
+/* Call f(T(), V()) with the elements of one access: a vector where is_wide(elements of a vector), else one. */
+template <typename W, typename F> static inline int with_access(int type, W is_wide, F f)
+{
+    return with_type(type, [&](auto t) {
+        constexpr int V = VECTOR<decltype(t)>;
+        return is_wide(V) ? f(t, std::integral_constant<int, V>()) : f(t, std::integral_constant<int, 1>());
+    });
 }

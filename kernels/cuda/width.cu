@@ -130,68 +130,87 @@ slope(side<T> q, side<T> k, sums_of_rows squares, sums_of_rows dots, norm_of n)
     }
 }
 
-template <typename T> static side<T> side_of(const launch_width *of, int which)
-{
-    return {(T *)of->y[which].at,    (const T *)of->dy[which].at, (const T *)of->x[which].at,
-            (const T *)of->w[which], of->y[which].pitch,          of->dy[which].pitch,
-            of->x[which].pitch,      of->columns[which],          (float)of->width[which]};
-}
+/* An op's operands of q and k, [0] and [1] of each array; what it has none of is all zero. */
+struct width_operands {
+    const op *o;
+    const run_context *r;
+    launch_matrix y[2], dy[2], x[2]; /* y: what is written, y or dx */
+    void *w[2];
+    int64_t tokens, columns[2];
+    float *scratch;
 
-static bool are_wide(const launch_width *of, int elements)
-{
-    bool all = aligned(of->scratch, 16);
-    for (int which = 0; which < 2; which++) {
-        int64_t pitches = of->y[which].pitch | of->dy[which].pitch | of->x[which].pitch | of->columns[which];
-        all = all && pitches % elements == 0 &&
-              aligned_all(of->y[which].at, of->dy[which].at, of->x[which].at, of->w[which]);
+    /* queries and keys are inputs x0 and x0 + 1; w0, dy0 likewise, -1: none */
+    width_operands(const op *o_, const run_context *r_, int x0, int w0, int dy0, bool writes)
+        : o(o_), r(r_), tokens(o->in[x0]->shape[0]), scratch(data<float>(o->scratch, r))
+    {
+        for (int i = 0; i < 2; i++) {
+            x[i] = matrix(o->in[x0 + i], r);
+            columns[i] = o->in[x0 + i]->shape[1];
+            w[i] = w0 >= 0 ? data(o->in[w0 + i], r) : nullptr;
+            dy[i] = dy0 >= 0 ? matrix(o->in[dy0 + i], r) : launch_matrix{};
+            y[i] = writes ? matrix(o->out[i], r) : launch_matrix{};
+        }
     }
-    return all;
+    template <typename T> side<T> at(int which) const
+    {
+        return {(T *)y[which].at,    (const T *)dy[which].at, (const T *)x[which].at,
+                (const T *)w[which], y[which].pitch,          dy[which].pitch,
+                x[which].pitch,      columns[which],          (float)o->at.width[which]};
+    }
+    int64_t most_columns() const
+    {
+        return columns[0] > columns[1] ? columns[0] : columns[1];
+    }
+    unsigned threads(int elements, unsigned most) const
+    {
+        unsigned all = threads_for(most_columns() / elements);
+        return all < most ? all : most;
+    }
+    norm_of norm() const
+    {
+        return {o->at.epsilon, o->at.offset};
+    }
+    /* Calls launch(T(), V) with the elements of one access. */
+    template <typename F> int each(F launch) const
+    {
+        auto is_wide = [&](int vector) {
+            bool all = aligned(scratch, 16);
+            for (int i = 0; i < 2; i++)
+                all = all && (y[i].pitch | dy[i].pitch | x[i].pitch | columns[i]) % vector == 0 &&
+                      aligned_all(y[i].at, dy[i].at, x[i].at, w[i]);
+            return all;
+        };
+        return tokens == 0 ? 0 : with_access(o->in[0]->type, is_wide, launch);
+    }
+};
+
+static sums_of_rows sums_at(const tensor *t, const run_context *r)
+{
+    return {data<float>(t, r), t->pitch};
 }
 
-static unsigned row_threads(const launch_width *of, int elements, unsigned most)
+void cuda_width_squares(const op *o, const run_context *r)
 {
-    int64_t columns = of->columns[0] > of->columns[1] ? of->columns[0] : of->columns[1];
-    unsigned threads = threads_for(columns / elements);
-    return threads < most ? threads : most;
-}
-
-static sums_of_rows sums_at(launch_matrix m)
-{
-    return {(float *)m.at, m.pitch};
-}
-
-/* Calls launch(T(), V) with the elements of one access. */
-template <typename F> static int with_access(int type, const launch_width *of, F launch)
-{
-    if (of->tokens == 0)
-        return 0;
-    return with_type(type, [&](auto t) {
-        constexpr int V = VECTOR<decltype(t)>;
-        return are_wide(of, V) ? launch(t, std::integral_constant<int, V>())
-                               : launch(t, std::integral_constant<int, 1>());
-    });
-}
-
-int launch_width_squares(void *stream, int type, const launch_width *of)
-{
-    return with_access(type, of, [&](auto t, auto v) {
+    const width_operands of(o, r, 0, -1, -1, false);
+    cuda_launched(o, of.each([&](auto t, auto v) {
         using T = decltype(t);
         auto kernel = sum_squares<T, v()>;
-        LAUNCH(kernel, (unsigned)of->tokens * 2, row_threads(of, v(), MOST_THREADS), 0, (cudaStream_t)stream,
-               side_of<T>(of, 0), side_of<T>(of, 1), sums_at(of->squares));
+        LAUNCH(kernel, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, (cudaStream_t)r->stream, of.at<T>(0),
+               of.at<T>(1), sums_at(o->out[0], r));
         return launch_result();
-    });
+    }));
 }
 
-int launch_width_norm(void *stream, int type, const launch_width *of)
+void cuda_width_norm(const op *o, const run_context *r)
 {
-    return with_access(type, of, [&](auto t, auto v) {
+    const width_operands of(o, r, 0, 2, -1, true);
+    cuda_launched(o, of.each([&](auto t, auto v) {
         using T = decltype(t);
         auto kernel = normalise<T, v()>;
-        LAUNCH(kernel, (unsigned)of->tokens * 2, row_threads(of, v(), MOST_THREADS), 0, (cudaStream_t)stream,
-               side_of<T>(of, 0), side_of<T>(of, 1), sums_at(of->squares), norm_of{of->epsilon, of->offset});
+        LAUNCH(kernel, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, (cudaStream_t)r->stream, of.at<T>(0),
+               of.at<T>(1), sums_at(o->in[4], r), of.norm());
         return launch_result();
-    });
+    }));
 }
 
 static int64_t grad_blocks(int64_t tokens)
@@ -200,40 +219,41 @@ static int64_t grad_blocks(int64_t tokens)
     return blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : blocks;
 }
 
-int64_t launch_width_dots_scratch(int64_t tokens, int64_t columns)
+int64_t cuda_width_dots_scratch(const op *o)
 {
-    return grad_blocks(tokens) * columns * (int64_t)sizeof(float);
+    return grad_blocks(o->in[2]->shape[0]) * (o->in[2]->shape[1] + o->in[3]->shape[1]) * (int64_t)sizeof(float);
 }
 
-int launch_width_dots(void *stream, int type, const launch_width *of)
+void cuda_width_dots(const op *o, const run_context *r)
 {
-    int64_t blocks = grad_blocks(of->tokens);
-    int failed = with_access(type, of, [&](auto t, auto v) {
+    const width_operands of(o, r, 2, 4, 0, false);
+    int64_t blocks = grad_blocks(of.tokens);
+    int failed = of.each([&](auto t, auto v) {
         using T = decltype(t);
-        int shared = held_bytes(of->columns[0] > of->columns[1] ? of->columns[0] : of->columns[1]);
+        int shared = held_bytes(of.most_columns());
         auto kernel = shared ? sum_products<T, v(), true> : sum_products<T, v(), false>;
         int refused = allow_shared(kernel, shared);
         if (refused)
             return refused;
-        LAUNCH(kernel, (unsigned)blocks * 2, row_threads(of, v(), GRAD_THREADS), (size_t)shared, (cudaStream_t)stream,
-               side_of<T>(of, 0), side_of<T>(of, 1), sums_at(of->squares), sums_at(of->dots), of->scratch, of->tokens,
-               norm_of{of->epsilon, of->offset});
+        LAUNCH(kernel, (unsigned)blocks * 2, of.threads(v(), GRAD_THREADS), (size_t)shared, (cudaStream_t)r->stream,
+               of.at<T>(0), of.at<T>(1), sums_at(o->in[6], r), sums_at(o->out[0], r), of.scratch, of.tokens, of.norm());
         return launch_result();
     });
-    for (int which = 0; which < 2 && !failed && of->tokens > 0; which++)
-        failed = reduce_partials(stream, of->dw[which], of->scratch + (which ? blocks * of->columns[0] : 0), blocks,
-                                 of->columns[which], of->columns[which], of->accumulate);
-    return failed;
+    for (int i = 0; i < 2 && !failed && of.tokens > 0; i++)
+        failed =
+            reduce_partials(r->stream, data<float>(o->out[1 + i], r), of.scratch + (i ? blocks * of.columns[0] : 0),
+                            blocks, of.columns[i], of.columns[i], o->at.accumulate != OP_WRITES);
+    cuda_launched(o, failed);
 }
 
-int launch_width_norm_grad(void *stream, int type, const launch_width *of)
+void cuda_width_norm_grad(const op *o, const run_context *r)
 {
-    return with_access(type, of, [&](auto t, auto v) {
+    const width_operands of(o, r, 2, 4, 0, true);
+    cuda_launched(o, of.each([&](auto t, auto v) {
         using T = decltype(t);
         auto kernel = slope<T, v()>;
-        LAUNCH(kernel, (unsigned)of->tokens * 2, row_threads(of, v(), MOST_THREADS), 0, (cudaStream_t)stream,
-               side_of<T>(of, 0), side_of<T>(of, 1), sums_at(of->squares), sums_at(of->dots),
-               norm_of{of->epsilon, of->offset});
+        LAUNCH(kernel, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, (cudaStream_t)r->stream, of.at<T>(0),
+               of.at<T>(1), sums_at(o->in[6], r), sums_at(o->in[7], r), of.norm());
         return launch_result();
-    });
+    }));
 }

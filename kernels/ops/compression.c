@@ -5,11 +5,6 @@
 #include "kernels/compress.h"
 #include "kernels/ops/family.h"
 
-int compression_parts(const op *o, const tensor *x)
-{
-    return x->dims == 1 || o->at.owner >= 0 || o->at.rows > 0 ? 1 : o->at.group_size;
-}
-
 int64_t compression_part_bytes(const op *o, const tensor *x)
 {
     int64_t first, rows, width = x->dims > 1 ? x->shape[1] : 1;

@@ -4,8 +4,25 @@
 
 namespace
 {
+struct heads_of {
+    int32_t heads, kv_heads, head_size, v_head_size, sequence, window;
+    float scale, cap;
+
+    void tell(call &c) const
+    {
+        op_attributes &to = c.o.at;
+        to.heads = heads;
+        to.kv_heads = kv_heads;
+        to.head_size = head_size;
+        to.sequence = sequence;
+        to.window = window;
+        to.scale = scale;
+        to.cap = cap;
+    }
+};
+
 struct problem {
-    launch_heads at;
+    heads_of at;
     int64_t samples;
     bool documents;
     int64_t qkv_gap, y_gap;    /* unused elements at the end of each row */
@@ -42,6 +59,19 @@ struct problem {
     int64_t y_pitch() const
     {
         return y_columns() + y_gap;
+    }
+    /* q, k and v of `rows` tokens */
+    tensor q_of(const array &a, int64_t rows) const
+    {
+        return rows_in(a, rows, k_first(), pitch());
+    }
+    tensor k_of(const array &a, int64_t rows) const
+    {
+        return rows_in(a, rows, v_first() - k_first(), pitch(), k_first());
+    }
+    tensor v_of(const array &a, int64_t rows) const
+    {
+        return rows_in(a, rows, columns() - v_first(), pitch(), v_first());
     }
     /* head after head of a sample, sample after sample */
     int64_t lse_at(int64_t token, int64_t head) const
@@ -143,21 +173,22 @@ reference reference_of(const problem &p, const vector<double> &qkv, const vector
 }
 
 /* Written, then added to what was there. */
-void sinks_gradient(int type, const problem &p, const launch_attention_operands &of,
-                    const launch_attention_gradients &to, const reference &r)
+void sinks_gradient(int type, const problem &p, std::initializer_list<tensor> in, const array &scratch,
+                    const reference &r)
 {
-    array dsinks(LAUNCH_FP32, vector<double>((size_t)p.at.heads, NAN));
-    launch_sinks_gradient with = {to.dy,      of.y,      of.lse, of.sinks, dsinks.to<float>(),
-                                  to.scratch, of.tokens, p.at,   false,    of.run};
+    array dsinks(DTYPE_FP32, vector<double>((size_t)p.at.heads, NAN));
+    call c(in, {all_of(dsinks)});
+    p.at.tell(c);
+    c.scratch(scratch);
     /* y is rounded, and so is what it is summed with */
-    double narrow = type == LAUNCH_FP32 ? 1e-5 : type == LAUNCH_BF16 ? 0x1p-6 : 0x1p-9;
-    run_ok("launch_attention_sinks_grad", launch_attention_sinks_grad(nullptr, type, &with));
+    double narrow = type == DTYPE_FP32 ? 1e-5 : type == DTYPE_BF16 ? 0x1p-6 : 0x1p-9;
+    RUN(attention_sinks_grad, c);
     compare("dsinks", dsinks, r.dsinks, narrow);
-    with.accumulate = true;
+    c.o.at.accumulate = OP_ADDS;
     vector<double> twice = r.dsinks;
     for (double &v : twice)
         v *= 2;
-    run_ok("launch_attention_sinks_grad", launch_attention_sinks_grad(nullptr, type, &with));
+    RUN(attention_sinks_grad, c);
     compare("dsinks twice", dsinks, twice, narrow);
 }
 
@@ -168,39 +199,33 @@ void attention_both_ways(int type, const problem &p)
         dy(type, randoms((size_t)(p.tokens() * p.dy_pitch())));
     array start(INT32, document_starts(p));
     array y(type, vector<double>((size_t)(p.tokens() * p.y_pitch()), 0.0)),
-        lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads)), largest(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
+        lse(DTYPE_FP32, (size_t)(p.tokens() * p.at.heads)), largest(DTYPE_FP32, (size_t)(p.tokens() * p.at.heads));
     const bool notes = p.sinks.empty() && p.at.cap == 0;
     array dqkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0));
-    array scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(p.tokens(), p.at) / 4);
-    launch_attention_operands of = {columns_from(qkv, 0, p.pitch()),
-                                    columns_from(qkv, p.k_first(), p.pitch()),
-                                    columns_from(qkv, p.v_first(), p.pitch()),
-                                    columns_from(y, 0, p.y_pitch()),
-                                    lse.to<float>(),
-                                    p.documents ? start.to<int32_t>() : nullptr,
-                                    nullptr,
-                                    p.tokens(),
-                                    p.tokens(),
-                                    p.at.sequence,
-                                    p.at,
-                                    p.sinks.empty() ? nullptr : sinks.to(),
-                                    notes ? largest.to<float>() : nullptr,
-                                    p.tokens()};
-    launch_attention_gradients to = {columns_from(dqkv, 0, p.pitch()), columns_from(dqkv, p.k_first(), p.pitch()),
-                                     columns_from(dqkv, p.v_first(), p.pitch()), columns_from(dy, 0, p.dy_pitch()),
-                                     scratch.to<float>()};
-    run_ok("launch_attention", launch_attention(nullptr, type, &of));
+    const int64_t rows = p.tokens();
+    const tensor q = p.q_of(qkv, rows), k = p.k_of(qkv, rows), v = p.v_of(qkv, rows),
+                 starts = only_if(p.documents, all_of(start)), of_y = rows_in(y, rows, p.y_columns(), p.y_pitch()),
+                 of_dy = rows_in(dy, rows, p.y_columns(), p.dy_pitch()),
+                 of_lse = rows_in(lse, p.samples * p.at.heads, p.at.sequence),
+                 of_sinks = only_if(!p.sinks.empty(), all_of(sinks));
+    call forward({q, k, v, starts, none, of_sinks}, {of_y, of_lse, only_if(notes, rows_in(largest, p.at.heads, rows))}),
+        back({of_dy, q, k, v, of_y, of_lse, starts}, {p.q_of(dqkv, rows), p.k_of(dqkv, rows), p.v_of(dqkv, rows)});
+    p.at.tell(forward);
+    p.at.tell(back);
+    array scratch(BYTES, (size_t)cuda_attention_grad_scratch(&back.o));
+    back.scratch(scratch);
+    RUN(attention, forward);
     reference r = reference_of(p, qkv.value, start.value, &dy.value);
     /* p is rounded to 16 bits, and over many draws some sums of it are a quarter further off than most */
-    double narrow = type == LAUNCH_FP32 ? 2e-6 : 1.25 * (type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10);
+    double narrow = type == DTYPE_FP32 ? 2e-6 : 1.25 * (type == DTYPE_BF16 ? 0x1p-7 : 0x1p-10);
     compare("y", y, r.y, narrow);
-    compare("lse", lse, r.lse, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
+    compare("lse", lse, r.lse, type == DTYPE_FP32 ? 1e-6 : 4e-6);
     if (notes)
-        compare("largest", largest, r.largest, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
-    run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
-    compare("dqkv", dqkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 3 * narrow);
+        compare("largest", largest, r.largest, type == DTYPE_FP32 ? 1e-6 : 4e-6);
+    RUN(attention_grad, back);
+    compare("dqkv", dqkv, r.dqkv, type == DTYPE_FP32 ? 1e-5 : 3 * narrow);
     if (!p.sinks.empty())
-        sinks_gradient(type, p, of, to, r);
+        sinks_gradient(type, p, {of_dy, of_y, of_lse, of_sinks}, scratch, r);
 }
 
 /* Of each sample, cut into four runs, rank 0 of two has the first and the last as queries, rank 1 those between, run by
@@ -232,7 +257,7 @@ void attention_divided(int type, const problem &p)
     reference r = reference_of(p, qkv.value, start, &dy.value);
     int64_t rows = p.tokens() / 2, q_columns = p.k_first();
     /* the ranks' shares of dk and dv are rounded, too */
-    double narrow = type == LAUNCH_FP32 ? 2e-6 : 1.25 * (type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10);
+    double narrow = type == DTYPE_FP32 ? 2e-6 : 1.25 * (type == DTYPE_BF16 ? 0x1p-7 : 0x1p-10);
     for (int64_t rank = 0; rank < 2; rank++) {
         vector<double> places, logs, most;
         const bool notes = p.sinks.empty() && p.at.cap == 0;
@@ -243,49 +268,44 @@ void attention_divided(int type, const problem &p)
             own_dy(type, rows_dealt(p, rank, dy.value, p.dy_pitch(), p.y_columns()));
         array y(type, vector<double>((size_t)(rows * p.y_columns()), 0.0)),
             dq(type, vector<double>((size_t)(rows * q_columns), 0.0));
-        array lse(LAUNCH_FP32, (size_t)(rows * p.at.heads)), largest(LAUNCH_FP32, (size_t)(rows * p.at.heads)),
-            dkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0)),
-            scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(rows, p.at) / 4);
-        launch_attention_operands of = {columns_from(q, 0, q_columns),
-                                        columns_from(qkv, p.k_first(), p.pitch()),
-                                        columns_from(qkv, p.v_first(), p.pitch()),
-                                        columns_from(y, 0, p.y_columns()),
-                                        lse.to<float>(),
-                                        p.documents ? own_start.to<int32_t>() : nullptr,
-                                        at.to<int32_t>(),
-                                        rows,
-                                        p.tokens(),
-                                        p.at.sequence / 4,
-                                        p.at,
-                                        p.sinks.empty() ? nullptr : sinks.to(),
-                                        notes ? largest.to<float>() : nullptr,
-                                        rows};
-        launch_attention_gradients to = {columns_from(dq, 0, q_columns), columns_from(dkv, p.k_first(), p.pitch()),
-                                         columns_from(dkv, p.v_first(), p.pitch()),
-                                         columns_from(own_dy, 0, p.y_columns()), scratch.to<float>()};
-        run_ok("launch_attention", launch_attention(nullptr, type, &of));
+        array lse(DTYPE_FP32, (size_t)(rows * p.at.heads)), largest(DTYPE_FP32, (size_t)(rows * p.at.heads)),
+            dkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0));
+        const int32_t run = p.at.sequence / 4;
+        const tensor of_q = rows_in(q, rows, q_columns), k = p.k_of(qkv, p.tokens()), v = p.v_of(qkv, p.tokens()),
+                     starts = only_if(p.documents, all_of(own_start)), of_y = rows_in(y, rows, p.y_columns()),
+                     of_lse = rows_in(lse, rows / run * p.at.heads, run);
+        call forward({of_q, k, v, starts, all_of(at), only_if(!p.sinks.empty(), all_of(sinks))},
+                     {of_y, of_lse, only_if(notes, rows_in(largest, p.at.heads, rows))}),
+            back({rows_in(own_dy, rows, p.y_columns()), of_q, k, v, of_y, of_lse, starts, all_of(at)},
+                 {rows_in(dq, rows, q_columns), p.k_of(dkv, p.tokens()), p.v_of(dkv, p.tokens())});
+        p.at.tell(forward);
+        p.at.tell(back);
+        forward.o.at.run = back.o.at.run = run;
+        array scratch(BYTES, (size_t)cuda_attention_grad_scratch(&back.o));
+        back.scratch(scratch);
+        RUN(attention, forward);
         compare("y", y, rows_dealt(p, rank, r.y, p.y_pitch(), p.y_columns()), narrow);
         for (int64_t head = 0; notes && head < p.at.heads; head++)
             for (int64_t i = 0; i < rows; i++)
                 most.push_back(r.largest[(size_t)(head * p.tokens() + token_dealt(p, rank, i))]);
         if (notes)
-            compare("largest", largest, most, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
+            compare("largest", largest, most, type == DTYPE_FP32 ? 1e-6 : 4e-6);
         for (int64_t i = 0; i < rows * p.at.heads; i++) {
-            int64_t head = i / of.run % p.at.heads, row = i / of.run / p.at.heads * of.run + i % of.run;
+            int64_t head = i / run % p.at.heads, row = i / run / p.at.heads * run + i % run;
             logs.push_back(r.lse[(size_t)p.lse_at(token_dealt(p, rank, row), head)]);
         }
-        compare("lse", lse, logs, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
-        run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
-        compare("dq", dq, rows_dealt(p, rank, r.dqkv, p.pitch(), q_columns), type == LAUNCH_FP32 ? 1e-5 : 4 * narrow);
+        compare("lse", lse, logs, type == DTYPE_FP32 ? 1e-6 : 4e-6);
+        RUN(attention_grad, back);
+        compare("dq", dq, rows_dealt(p, rank, r.dqkv, p.pitch(), q_columns), type == DTYPE_FP32 ? 1e-5 : 4 * narrow);
         dkv.get();
         for (size_t i = 0; i < sum.size(); i++)
             sum[i] += dkv.value[i];
     }
-    array dkv(LAUNCH_FP32, sum);
+    array dkv(DTYPE_FP32, sum);
     for (int64_t token = 0; token < p.tokens(); token++) /* dq is elsewhere */
         for (int64_t c = 0; c < q_columns; c++)
             r.dqkv[(size_t)(token * p.pitch() + c)] = 0;
-    compare("dk and dv", dkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 4 * narrow);
+    compare("dk and dv", dkv, r.dqkv, type == DTYPE_FP32 ? 1e-5 : 4 * narrow);
 }
 
 void one_size(int head_size, int heads, int kv_heads, int sequence, int samples, int window, bool documents,
@@ -297,7 +317,7 @@ void one_size(int head_size, int heads, int kv_heads, int sequence, int samples,
                  documents,
                  documents ? 8 : 0,
                  documents ? 16 : 0};
-    for (int type : {LAUNCH_BF16, LAUNCH_FP16})
+    for (int type : {DTYPE_BF16, DTYPE_FP16})
         attention_both_ways(type, p);
 }
 
@@ -309,7 +329,7 @@ void divided(int head_size, int kv_heads, int sequence, int samples, int window,
                  documents,
                  documents ? 8 : 0,
                  documents ? 16 : 0};
-    for (int type : {LAUNCH_BF16, LAUNCH_FP16})
+    for (int type : {DTYPE_BF16, DTYPE_FP16})
         attention_divided(type, p);
 }
 
@@ -331,7 +351,7 @@ void divided_more()
 
 void divided_by_warps()
 {
-    for (int type : {LAUNCH_FP32, LAUNCH_BF16}) {
+    for (int type : {DTYPE_FP32, DTYPE_BF16}) {
         attention_divided(type, {{4, 2, 24, 24, 36, 0, 0.2f, 0}, 2, false, 0, 0});
         attention_divided(type, {{2, 2, 33, 33, 160, 9, 0.15f, 0}, 1, true, 3, 5});
         attention_divided(type, {{4, 2, 24, 40, 40, 5, 0.2f, 0}, 1, true, 8, 0});
@@ -387,9 +407,9 @@ void any_size()
         attention_both_ways(type, {{4, 2, 24, 40, 37, 5, 0.2f, 0}, 1, true, 8, 0});
         attention_both_ways(type, {{2, 1, 64, 48, 33, 0, 0.12f, 0}, 1, false, 0, 0});
     }
-    attention_both_ways(LAUNCH_FP32, {{2, 1, 128, 128, 40, 0, 0.09f, 0}, 1, true, 0, 0});
-    attention_both_ways(LAUNCH_FP32, {{1, 1, 192, 128, 40, 0, 0.07f, 0}, 1, true, 0, 0});
-    attention_both_ways(LAUNCH_FP32, {{1, 1, 256, 256, 5, 0, 0.06f, 0}, 1, false, 0, 0});
+    attention_both_ways(DTYPE_FP32, {{2, 1, 128, 128, 40, 0, 0.09f, 0}, 1, true, 0, 0});
+    attention_both_ways(DTYPE_FP32, {{1, 1, 192, 128, 40, 0, 0.07f, 0}, 1, true, 0, 0});
+    attention_both_ways(DTYPE_FP32, {{1, 1, 256, 256, 5, 0, 0.06f, 0}, 1, false, 0, 0});
 }
 
 /* Caps of scores: of most, and of few. Products of a query and a key are 0.75 scale sqrt(head_size), more or less. */
@@ -403,7 +423,7 @@ void capped()
     }
     divided(128, 1, 140, 1, 0, true, 0.4f);
     divided(256, 2, 76, 1, 20, false, 0.4f);
-    attention_divided(LAUNCH_FP32, {{2, 2, 33, 33, 160, 9, 0.15f, 0.4f}, 1, true, 3, 5});
+    attention_divided(DTYPE_FP32, {{2, 2, 33, 33, 160, 9, 0.15f, 0.4f}, 1, true, 3, 5});
 }
 
 /* Sinks below most scores, among them and above all, of which each head has its own; exact in every type. */
@@ -411,7 +431,7 @@ void sinks()
 {
     const vector<double> near = {0.5, -1.25, 2, -3}, far = {6, -20, -0.5, 9};
     for (const vector<double> &of : {near, far}) {
-        for (int type : {LAUNCH_BF16, LAUNCH_FP16}) {
+        for (int type : {DTYPE_BF16, DTYPE_FP16}) {
             attention_both_ways(type, {{4, 2, 64, 64, 150, 40, 0.125f, 0}, 1, false, 0, 0, of});
             attention_both_ways(type, {{4, 1, 64, 64, 33, 0, 0.125f, 0}, 2, true, 8, 16, of});
             attention_both_ways(type, {{4, 4, 128, 128, 70, 0, 0.09f, 3.0f}, 1, true, 0, 0, of});
@@ -419,18 +439,18 @@ void sinks()
         }
         for (int type : check_types)
             attention_both_ways(type, {{4, 2, 24, 40, 37, 5, 0.2f, 0}, 1, true, 8, 0, of});
-        attention_both_ways(LAUNCH_FP32, {{4, 2, 64, 64, 90, 20, 0.125f, 0}, 1, false, 0, 0, of});
-        attention_divided(LAUNCH_BF16, {{2, 1, 64, 64, 132, 40, 0.125f, 0}, 2, true, 8, 16, of});
-        attention_divided(LAUNCH_FP32, {{2, 2, 33, 33, 160, 9, 0.15f, 0}, 1, true, 3, 5, of});
+        attention_both_ways(DTYPE_FP32, {{4, 2, 64, 64, 90, 20, 0.125f, 0}, 1, false, 0, 0, of});
+        attention_divided(DTYPE_BF16, {{2, 1, 64, 64, 132, 40, 0.125f, 0}, 2, true, 8, 16, of});
+        attention_divided(DTYPE_FP32, {{2, 2, 33, 33, 160, 9, 0.15f, 0}, 1, true, 3, 5, of});
     }
 }
 
 /* Heads as GPT-3 175B, Llama 405B and a GPT of 1T parameters have them. */
 void wide()
 {
-    attention_both_ways(LAUNCH_BF16, {{96, 96, 128, 128, 17, 0, 0.09f, 0}, 1, false, 0, 0});
-    attention_both_ways(LAUNCH_BF16, {{128, 8, 128, 128, 17, 0, 0.09f, 0}, 1, false, 0, 0});
-    attention_both_ways(LAUNCH_BF16, {{160, 160, 160, 160, 9, 0, 0.08f, 0}, 1, false, 0, 0});
+    attention_both_ways(DTYPE_BF16, {{96, 96, 128, 128, 17, 0, 0.09f, 0}, 1, false, 0, 0});
+    attention_both_ways(DTYPE_BF16, {{128, 8, 128, 128, 17, 0, 0.09f, 0}, 1, false, 0, 0});
+    attention_both_ways(DTYPE_BF16, {{160, 160, 160, 160, 9, 0, 0.08f, 0}, 1, false, 0, 0});
 }
 
 /* On GPUs with less shared memory a block than an H100: every size fits, and at 99 KiB the large ones by smaller tiles,
@@ -472,18 +492,15 @@ void decode_with(const vector<double> &sinks_of)
                                 r.y.begin() + (token + 1) * p.y_columns());
                 }
                 array now(type, row), positions(INT32, vector<double>((size_t)samples, step));
-                launch_decode_operands of = {columns_from(now, 0, p.columns()),
-                                             columns_from(now, p.k_first(), p.columns()),
-                                             columns_from(now, p.v_first(), p.columns()),
-                                             columns_from(y, 0, p.y_columns()),
-                                             k_cache.to(),
-                                             v_cache.to(),
-                                             positions.to<int32_t>(),
-                                             samples,
-                                             capacity,
-                                             p.at,
-                                             p.sinks.empty() ? nullptr : sinks.to()};
-                run_ok("launch_attention_decode", launch_attention_decode(nullptr, type, &of));
+                tensor k_rows = rows_in(k_cache, samples, capacity), v_rows = rows_in(v_cache, samples, capacity);
+                k_rows.dims = v_rows.dims = 3;
+                k_rows.pitch = capacity * (k_rows.shape[2] = 2 * 40);
+                v_rows.pitch = capacity * (v_rows.shape[2] = 2 * v_size);
+                call c({p.q_of(now, samples), p.k_of(now, samples), p.v_of(now, samples), all_of(positions), k_rows,
+                        v_rows, only_if(!p.sinks.empty(), all_of(sinks))},
+                       {rows_in(y, samples, p.y_columns())});
+                p.at.tell(c);
+                RUN(attention_decode, c);
                 compare("y", y, want, 2e-6);
             }
         }

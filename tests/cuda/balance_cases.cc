@@ -40,11 +40,12 @@ void count(const sizes &s)
         chosen.push_back((double)e);
         want[group_of(s, i / s.active) * (size_t)s.experts + (size_t)e] += 0.25;
     }
-    array ids(INT32, chosen), places = places_of(s), load(LAUNCH_FP32, want.size());
-    const launch_choices of = {
-        ids.to<int32_t>(), s.placed ? places.to<int32_t>() : nullptr, s.tokens, s.active, groups_of(s), s.experts,
-        s.sequence};
-    run_ok("launch_expert_load", launch_expert_load(nullptr, load.to<float>(), &of, 0.25f));
+    array ids(INT32, chosen), places = places_of(s), load(DTYPE_FP32, want.size());
+    call c({rows_in(ids, s.tokens, s.active), only_if(s.placed, all_of(places))},
+           {rows_in(load, groups_of(s), s.experts)});
+    c.o.at.balance.sequence = s.sequence;
+    c.o.at.scale = 0.25f;
+    RUN(expert_load, c);
     compare("load", load, want, 0);
 }
 
@@ -68,8 +69,9 @@ void counted()
                 want[(size_t)chosen.back()]++;
             }
             array ids(INT32, chosen), counts(INT32, vector<double>((size_t)experts, 7.0));
-            const launch_choices of = {ids.to<int32_t>(), nullptr, tokens, active, 1, experts, 0};
-            run_ok("launch_expert_count", launch_expert_count(nullptr, counts.to<int32_t>(), &of, add));
+            call c({rows_in(ids, tokens, active)}, {all_of(counts)});
+            c.o.at.accumulate = add;
+            RUN(expert_count, c);
             check("counts", counts.get() == want);
         }
 }
@@ -83,8 +85,8 @@ void share()
             sum += counts.emplace_back((double)(1 + check_integer(5)));
         for (int e = 0; e < experts; e++)
             want.push_back((double)(float)(experts * counts[(size_t)e] / sum));
-        array load(LAUNCH_FP32, (size_t)experts), of(INT32, counts);
-        run_ok("launch_expert_share", launch_expert_share(nullptr, load.to<float>(), of.to<int32_t>(), experts));
+        array load(DTYPE_FP32, (size_t)experts), of(INT32, counts);
+        RUN(expert_share, call({all_of(of)}, {all_of(load)}));
         compare("load", load, want, 0);
     }
 }
@@ -101,10 +103,11 @@ void bias()
                 double lacks = sum - experts * counts[(size_t)e];
                 want.push_back(1 + (skip || lacks == 0 ? 0 : lacks > 0 ? 0.25 : -0.25));
             }
-            array bias(LAUNCH_FP32, vector<double>((size_t)experts, 1.0)), of(INT32, counts);
-            array control(LAUNCH_FP32, vector<double>{1, 1, skip ? 1.0 : 0.0});
-            run_ok("launch_expert_bias", launch_expert_bias(nullptr, bias.to<float>(), of.to<int32_t>(),
-                                                            control.to<float>(), experts, 0.25f));
+            array bias(DTYPE_FP32, vector<double>((size_t)experts, 1.0)), of(INT32, counts);
+            array control(DTYPE_FP32, vector<double>{1, 1, skip ? 1.0 : 0.0});
+            call c({all_of(of), all_of(control)}, {all_of(bias)});
+            c.o.at.scale = 0.25f;
+            RUN(expert_bias, c);
             check("bias", bias.get() == want);
         }
 }
@@ -148,31 +151,39 @@ outcome losses_of(const sizes &s, bool sigmoids, const vector<double> &logits, c
 
 void one(int type, const sizes &s, bool sigmoids)
 {
-    scalars_device scalars = {};
+    step_scalars scalars = {};
     scalars.loss_scale = 512;
     scalars.loss_tokens = 3;
     scalars.batch_tokens = 64;
     const double coefficient[] = {8 * 0.5, 8 * 0.125};
     size_t elements = (size_t)(s.tokens * s.experts);
-    array logits(type, randoms(elements, 6)), load(LAUNCH_FP32, randoms((size_t)(groups_of(s) * s.experts), 3)),
-        places = places_of(s), more = bytes_of(&scalars, sizeof scalars), sums(LAUNCH_FP32, 2), dlogits(type, elements),
-        addend(type, randoms(elements, 1)), scratch(FP64, (size_t)launch_balance_scratch(s.tokens) / 8);
-    const launch_router of = {logits.to(), load.to<float>(), s.placed ? places.to<int32_t>() : nullptr,
-                              s.tokens,    s.experts,        s.sequence,
-                              sigmoids};
-    const launch_losses losses = {0.5f, 0.125f};
+    array logits(type, randoms(elements, 6)), load(DTYPE_FP32, randoms((size_t)(groups_of(s) * s.experts), 3)),
+        places = places_of(s), more = bytes_of(&scalars, sizeof scalars), sums(DTYPE_FP32, 2), dlogits(type, elements),
+        addend(type, randoms(elements, 1));
+    const tensor rows = rows_in(logits, s.tokens, s.experts), of_load = rows_in(load, groups_of(s), s.experts),
+                 placed = only_if(s.placed, all_of(places));
+    call sum({rows, of_load, placed}, {all_of(sums)}), back({rows, of_load, all_of(more), placed}, {rows});
+    sum.o.at.balance.sequence = s.sequence;
+    sum.o.at.balance.sigmoid = sigmoids;
+    sum.o.at.balance.load = 0.5f;
+    sum.o.at.balance.z = 0.125f;
+    back.o.at = sum.o.at;
+    array scratch(FP64, (size_t)cuda_balance_scratch(&sum.o) / 8);
+    sum.scratch(scratch);
     outcome want = losses_of(s, sigmoids, logits.value, load.value, coefficient);
     for (int more_times = 1; more_times <= 2; more_times++) {
-        run_ok("launch_balance",
-               launch_balance(nullptr, type, sums.to<float>(), &of, more_times > 1, scratch.to<double>()));
+        sum.o.at.accumulate = more_times > 1;
+        RUN(balance, sum);
         compare("imbalance", sums, {more_times * want.sums[0], more_times * want.sums[1]}, 2e-6);
     }
-    run_ok("launch_balance_grad", launch_balance_grad(nullptr, type, dlogits.to(), nullptr, more.to(), &of, &losses));
+    back.out(0, rows_in(dlogits, s.tokens, s.experts));
+    RUN(balance_grad, back);
     compare("dlogits", dlogits, want.gradient, 4e-6);
     for (size_t i = 0; i < elements; i++)
         want.gradient[i] += addend.value[i];
-    run_ok("launch_balance_grad",
-           launch_balance_grad(nullptr, type, addend.to(), addend.to(), more.to(), &of, &losses));
+    back.in(4, rows_in(addend, s.tokens, s.experts));
+    back.out(0, rows_in(addend, s.tokens, s.experts));
+    RUN(balance_grad, back);
     compare("dlogits where the addend was", addend, want.gradient, 4e-6);
 }
 
@@ -190,15 +201,19 @@ void losses()
 /* Ranks without a token in a micro-batch have sums of nothing. */
 void nothing()
 {
-    array sums(LAUNCH_FP32, 2), load(LAUNCH_FP32, vector<double>{1, 2}), counts(LAUNCH_FP32, 2);
-    const launch_router of = {nullptr, load.to<float>(), nullptr, 0, 2, 0, false};
-    const launch_choices none = {nullptr, nullptr, 0, 2, 1, 2, 0};
-    run_ok("launch_balance", launch_balance(nullptr, LAUNCH_BF16, sums.to<float>(), &of, false, nullptr));
+    array sums(DTYPE_FP32, 2), load(DTYPE_FP32, vector<double>{1, 2}), counts(DTYPE_FP32, 2);
+    array no_logits(DTYPE_BF16, (size_t)0), no_choices(INT32, (size_t)0), no_losses(FP64, (size_t)0);
+    call sum({rows_in(no_logits, 0, 2), all_of(load)}, {all_of(sums)});
+    sum.scratch(no_losses);
+    RUN(balance, sum);
     compare("sums", sums, {0, 0}, 0);
-    run_ok("launch_expert_load", launch_expert_load(nullptr, counts.to<float>(), &none, 1));
+    call none_chosen({rows_in(no_choices, 0, 2)}, {rows_in(counts, 1, 2)});
+    none_chosen.o.at.scale = 1;
+    RUN(expert_load, none_chosen);
     compare("load", counts, {0, 0}, 0);
 }
 } // namespace
 
-const vector<test_case> balance_cases = {
-    {"balance/load", load}, {"balance/count", counted}, {"balance/share", share}, {"balance/bias", bias}, {"balance/losses", losses}, {"balance/nothing", nothing}};
+const vector<test_case> balance_cases = {{"balance/load", load},     {"balance/count", counted},
+                                         {"balance/share", share},   {"balance/bias", bias},
+                                         {"balance/losses", losses}, {"balance/nothing", nothing}};

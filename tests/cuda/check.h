@@ -15,16 +15,17 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <functional>
+#include <initializer_list>
 #include <vector>
 
+#include "kernels/cuda/bind.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/scalars.h"
 
 using std::vector;
 
-enum { INT32 = 10, INT64 = 11, FP64 = 12, BYTES = 13 }; /* beside LAUNCH_* */
+enum { INT32 = DTYPE_INT32, INT64 = DTYPE_INT64, FP64 = DTYPE_FP64, BYTES = DTYPE_UINT8 };
 
-static const int check_types[] = {LAUNCH_FP32, LAUNCH_BF16, LAUNCH_FP16};
+static const int check_types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
 
 struct counters {
     long compared = 0, failed = 0, cases = 0;
@@ -92,11 +93,80 @@ class array
     void *at = nullptr;
 };
 
-/* columns from `first` on of rows `pitch` elements apart */
-inline launch_matrix columns_from(const array &a, int64_t first, int64_t pitch)
+/* ---- ops --------------------------------------------------------------------------------------------------------- */
+
+/* [rows, columns] from element `first` of an array on, rows `pitch` elements apart; 0: one behind the other. Operands
+ * are addresses in an arena that begins at 0. */
+inline tensor rows_in(const array &a, int64_t rows, int64_t columns, int64_t pitch = 0, int64_t first = 0)
 {
-    return {a.to<char>() + first * type_bytes(a.type), pitch};
+    tensor t = {};
+    t.address = (int64_t)(uintptr_t)(a.to<char>() + first * type_bytes(a.type));
+    t.type = (uint8_t)a.type;
+    t.dims = 2;
+    t.shape[0] = rows;
+    t.shape[1] = columns;
+    t.shape[2] = 1;
+    t.pitch = pitch ? pitch : columns;
+    return t;
 }
+
+/* all of an array, or `count` elements of it, as a vector */
+inline tensor all_of(const array &a, int64_t count = -1, int64_t first = 0)
+{
+    tensor t = rows_in(a, count < 0 ? (int64_t)a.value.size() : count, 1, 1, first);
+    t.dims = 1;
+    return t;
+}
+
+/* an operand that the op does without */
+const tensor none = {};
+
+/* the operand, or none */
+inline tensor only_if(bool there, const tensor &t)
+{
+    return there ? t : none;
+}
+
+/* An op and its operands, for its entry point. */
+struct call {
+    op o = {};
+    tensor operands[OP_MAX_IN + OP_MAX_OUT + 1];
+
+    call(std::initializer_list<tensor> in, std::initializer_list<tensor> out)
+    {
+        int i = 0, k = 0;
+        for (const tensor &t : in)
+            set(o.in[i], i, t), i++;
+        for (const tensor &t : out)
+            set(o.out[k], OP_MAX_IN + k, t), k++;
+        o.at.owner = -1;
+    }
+    call(const call &) = delete;
+    call &operator=(const call &) = delete;
+    void in(int i, const tensor &t)
+    {
+        set(o.in[i], i, t);
+    }
+    void out(int i, const tensor &t)
+    {
+        set(o.out[i], OP_MAX_IN + i, t);
+    }
+    void scratch(const array &a)
+    {
+        set(o.scratch, OP_MAX_IN + OP_MAX_OUT, all_of(a));
+    }
+    /* Runs it; what its launches said. */
+    int error_of(op_kernel entry);
+
+  private:
+    void set(tensor *&place, int at, const tensor &t)
+    {
+        operands[at] = t;
+        place = t.dims ? &operands[at] : nullptr;
+    }
+};
+
+#define RUN(name, of) run_ok("cuda_" #name, (of).error_of(cuda_##name))
 
 /* a struct as a kernel reads it */
 inline array bytes_of(const void *from, size_t count)

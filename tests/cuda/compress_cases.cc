@@ -100,15 +100,25 @@ bool same_bits(const vector<float> &a, const vector<float> &b)
 struct method_case {
     compress_method method;
     shape of;
-    launch_parts parts;
+    int64_t bytes; /* of a part of a message */
+
+    /* an op on tensors of the shape */
+    void tell(call &c) const
+    {
+        c.o.at.group_size = of.parts;
+        c.o.at.compression = {0, (float)method.density, (uint8_t)method.kind};
+    }
+    tensor whole(const array &a) const
+    {
+        return rows_in(a, of.rows, of.width);
+    }
 };
 
 method_case case_of(compress_kind kind, double density, const shape &s)
 {
-    compress_method m = {kind, density};
+    compress_method m = {kind, (double)(float)density};
     int64_t most = (s.rows + s.parts - 1) / s.parts * s.width;
-    launch_parts p = {s.rows, s.width, compress_bytes(&m, most) + ROOM, s.parts, kind, density};
-    return {m, s, p};
+    return {m, s, compress_bytes(&m, most) + ROOM};
 }
 
 /* each(first element, elements, where its bytes are) of every chunk that has any */
@@ -120,7 +130,7 @@ template <typename F> void each_chunk(const method_case &c, F each)
         for (int64_t k = 0; k * COMPRESS_CHUNK < n; k++) {
             int64_t left = n - k * COMPRESS_CHUNK;
             each((size_t)(row * c.of.width + k * COMPRESS_CHUNK), std::min<int64_t>(left, COMPRESS_CHUNK),
-                 (size_t)(part * c.parts.bytes + k * whole));
+                 (size_t)(part * c.bytes + k * whole));
         }
         row += rows;
     }
@@ -129,7 +139,7 @@ template <typename F> void each_chunk(const method_case &c, F each)
 /* The message and x, which becomes what is kept, by the host. */
 vector<unsigned char> written(const method_case &c, vector<float> &x)
 {
-    vector<unsigned char> message((size_t)(c.of.parts * c.parts.bytes), 0);
+    vector<unsigned char> message((size_t)(c.of.parts * c.bytes), 0);
     each_chunk(c, [&](size_t first, int64_t n, size_t at) {
         bool finite = true;
         for (int64_t i = 0; i < n; i++)
@@ -145,7 +155,7 @@ vector<unsigned char> written(const method_case &c, vector<float> &x)
 vector<float> read(const method_case &c, const vector<unsigned char> &messages, int64_t count, float scale)
 {
     vector<float> y((size_t)(c.of.rows * c.of.width), 0);
-    size_t message = (size_t)(c.of.parts * c.parts.bytes);
+    size_t message = (size_t)(c.of.parts * c.bytes);
     each_chunk(c, [&](size_t first, int64_t n, size_t at) {
         vector<float> x((size_t)n);
         for (int64_t m = 0; m < count; m++) {
@@ -159,12 +169,20 @@ vector<float> read(const method_case &c, const vector<unsigned char> &messages, 
     return y;
 }
 
+void decode_all(const method_case &c, const array &y, const array &messages, const array &scalars, int64_t count)
+{
+    call decode({rows_in(messages, count * c.of.parts, c.bytes), all_of(scalars)}, {c.whole(y)});
+    c.tell(decode);
+    decode.o.at.compression.messages = count;
+    RUN(decompress, decode);
+}
+
 /* Messages of three ranks, each from numbers of its own, and their sum. */
 void both_ways(const method_case &c, const fill &f)
 {
     constexpr int RANKS = 3;
     size_t elements = (size_t)(c.of.rows * c.of.width);
-    scalars_device s = {};
+    step_scalars s = {};
     s.loss_scale = 48; /* its inverse is no power of two */
     array scalars = bytes_of(&s, sizeof s);
     vector<double> all;
@@ -172,24 +190,25 @@ void both_ways(const method_case &c, const fill &f)
         vector<double> values(elements), others = f.both ? randoms(elements, 0.1) : vector<double>(elements, 0);
         for (size_t i = 0; i < elements; i++)
             values[i] = rank == 1 && f.value == broken ? ordinary(i) : f.value(i);
-        array gradient(LAUNCH_FP32, f.both ? values : others), feedback(LAUNCH_FP32, f.both ? others : values);
-        array message(BYTES, (size_t)(c.of.parts * c.parts.bytes)), kept(LAUNCH_FP32, elements);
+        array gradient(DTYPE_FP32, f.both ? values : others), feedback(DTYPE_FP32, f.both ? others : values);
+        array message(BYTES, (size_t)(c.of.parts * c.bytes)), kept(DTYPE_FP32, elements);
         vector<float> x = floats_of(gradient), more = floats_of(feedback);
         for (size_t i = 0; i < elements; i++) {
             float product = x[i] * (1.0f / s.loss_scale);
             x[i] = product + more[i];
         }
         vector<unsigned char> want = written(c, x);
-        run_ok("launch_compress", launch_compress(nullptr, message.to(), kept.to<float>(), gradient.to<float>(),
-                                                  feedback.to<float>(), scalars.to(), &c.parts));
+        call encode({c.whole(gradient), c.whole(feedback), all_of(scalars)},
+                    {rows_in(message, c.of.parts, c.bytes), c.whole(kept)});
+        c.tell(encode);
+        RUN(compress, encode);
         message.get(), kept.get();
         check("the message is the host's", bytes_from(message) == want);
         check("what is kept is the host's", same_bits(floats_of(kept), x));
         all.insert(all.end(), message.value.begin(), message.value.end());
     }
-    array messages(BYTES, all), y(LAUNCH_FP32, elements);
-    run_ok("launch_decompress",
-           launch_decompress(nullptr, y.to<float>(), messages.to(), scalars.to(), RANKS, &c.parts));
+    array messages(BYTES, all), y(DTYPE_FP32, elements);
+    decode_all(c, y, messages, scalars, RANKS);
     y.get();
     check("the sum is the host's", same_bits(floats_of(y), read(c, bytes_from(messages), RANKS, s.loss_scale)));
 }
@@ -197,15 +216,15 @@ void both_ways(const method_case &c, const fill &f)
 /* Bytes that nobody has written: decoded as the host does, which says of most that they are no encoding. */
 void nonsense(const method_case &c)
 {
-    scalars_device s = {};
+    step_scalars s = {};
     s.loss_scale = 1;
     array scalars = bytes_of(&s, sizeof s);
-    size_t bytes = (size_t)(c.of.parts * c.parts.bytes);
+    size_t bytes = (size_t)(c.of.parts * c.bytes);
     vector<double> values(bytes);
     for (double &v : values)
         v = check_integer(256);
-    array messages(BYTES, values), y(LAUNCH_FP32, (size_t)(c.of.rows * c.of.width));
-    run_ok("launch_decompress", launch_decompress(nullptr, y.to<float>(), messages.to(), scalars.to(), 1, &c.parts));
+    array messages(BYTES, values), y(DTYPE_FP32, (size_t)(c.of.rows * c.of.width));
+    decode_all(c, y, messages, scalars, 1);
     y.get();
     check("nonsense is what it is to the host", same_bits(floats_of(y), read(c, bytes_from(messages), 1, 1)));
 }

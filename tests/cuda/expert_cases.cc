@@ -5,9 +5,28 @@
 
 namespace
 {
+struct routing {
+    int32_t experts, active, groups, groups_kept, group_best;
+    float scale;
+    bool sigmoid, renormalise;
+
+    void tell(call &c) const
+    {
+        op_routing &to = c.o.at.routing;
+        to.experts = experts;
+        to.active = active;
+        to.groups = groups;
+        to.groups_kept = groups_kept;
+        to.group_best = group_best;
+        to.scale = scale;
+        to.sigmoid = sigmoid;
+        to.renormalise = renormalise;
+    }
+};
+
 struct choice {
     int64_t tokens;
-    launch_routing as; /* experts, active, groups, kept, best of a group, scale, sigmoid, renormalise */
+    routing as;
 };
 
 const choice choices[] = {{1, {1, 1, 0, 0, 0, 1, false, false}},        {5, {8, 8, 0, 0, 0, 1, false, true}},
@@ -27,7 +46,7 @@ vector<int> best_of(const vector<double> &value, int count)
     return order;
 }
 
-vector<double> scores(const double *logits, const launch_routing &as)
+vector<double> scores(const double *logits, const routing &as)
 {
     vector<double> score((size_t)as.experts);
     double sum = 0;
@@ -38,7 +57,7 @@ vector<double> scores(const double *logits, const launch_routing &as)
     return score;
 }
 
-vector<int> chosen(vector<double> value, const launch_routing &as)
+vector<int> chosen(vector<double> value, const routing &as)
 {
     size_t size = as.groups ? (size_t)(as.experts / as.groups) : 0;
     vector<double> group((size_t)as.groups);
@@ -56,7 +75,7 @@ vector<int> chosen(vector<double> value, const launch_routing &as)
     return best_of(value, as.active);
 }
 
-double sum_of(const vector<double> &score, const vector<int> &of, const launch_routing &as)
+double sum_of(const vector<double> &score, const vector<int> &of, const routing &as)
 {
     double sum = as.renormalise ? 0 : 1;
     for (int e : of)
@@ -66,7 +85,7 @@ double sum_of(const vector<double> &score, const vector<int> &of, const launch_r
 
 /* dlogits of one token, weight by weight */
 void slopes(double *dlogits, const double *dweights, const vector<double> &score, const vector<int> &of,
-            const launch_routing &as)
+            const routing &as)
 {
     double sum = sum_of(score, of, as);
     for (size_t e = 0; e < score.size(); e++) {
@@ -85,15 +104,17 @@ void slopes(double *dlogits, const double *dweights, const vector<double> &score
 
 void choice_case(int type, const choice &c, bool with_bias, int64_t gap)
 {
-    const launch_routing &as = c.as;
+    const routing &as = c.as;
     int64_t pitch = as.experts + gap;
     size_t cells = (size_t)(c.tokens * pitch), some = (size_t)(c.tokens * as.active);
-    array logits(type, randoms(cells, 4)), bias(LAUNCH_FP32, randoms((size_t)as.experts, 0.2));
-    array weights(LAUNCH_FP32, some), experts(INT32, some);
-    run_ok("launch_route",
-           launch_route(nullptr, type, weights.to<float>(), experts.to<int32_t>(), columns_from(logits, 0, pitch),
-                        with_bias ? bias.to<float>() : nullptr, c.tokens, as));
-    array dweights(LAUNCH_FP32, randoms(some)), addend(type, randoms(cells));
+    array logits(type, randoms(cells, 4)), bias(DTYPE_FP32, randoms((size_t)as.experts, 0.2));
+    array weights(DTYPE_FP32, some), experts(INT32, some);
+    const tensor rows = rows_in(logits, c.tokens, as.experts, pitch);
+    const tensor chosen_weights = rows_in(weights, c.tokens, as.active), ids = rows_in(experts, c.tokens, as.active);
+    call choose({rows, only_if(with_bias, all_of(bias))}, {chosen_weights, ids});
+    as.tell(choose);
+    RUN(route, choose);
+    array dweights(DTYPE_FP32, randoms(some)), addend(type, randoms(cells));
     vector<double> want_weights, want_experts, want_slopes = addend.value;
     for (int64_t t = 0; t < c.tokens; t++) {
         vector<double> score = scores(&logits.value[(size_t)(t * pitch)], as), value = score;
@@ -109,26 +130,23 @@ void choice_case(int type, const choice &c, bool with_bias, int64_t gap)
     experts.get();
     check("experts", experts.value == want_experts);
     compare("weights", weights, want_weights, 2e-6);
-    launch_route_grad in = {columns_from(addend, 0, pitch),
-                            columns_from(logits, 0, pitch),
-                            columns_from(addend, 0, pitch),
-                            dweights.to<float>(),
-                            weights.to<float>(),
-                            experts.to<int32_t>()};
-    run_ok("launch_route_slopes", launch_route_slopes(nullptr, type, in, c.tokens, as));
+    const tensor sum = rows_in(addend, c.tokens, as.experts, pitch);
+    call back({rows_in(dweights, c.tokens, as.active), rows, ids, chosen_weights, sum}, {sum});
+    as.tell(back);
+    RUN(route_grad, back);
     compare("dlogits", addend, want_slopes, 4e-6);
     if (gap)
         return;
     array alone(type, cells);
-    in.dlogits = columns_from(alone, 0, pitch);
-    in.addend = {};
+    back.out(0, rows_in(alone, c.tokens, as.experts));
+    back.in(4, none);
     vector<double> want(cells);
     for (int64_t t = 0; t < c.tokens; t++) {
         const vector<double> score = scores(&logits.value[(size_t)(t * pitch)], as);
         vector<int> of(want_experts.begin() + t * as.active, want_experts.begin() + (t + 1) * as.active);
         slopes(&want[(size_t)(t * pitch)], &dweights.value[(size_t)(t * as.active)], score, of, as);
     }
-    run_ok("launch_route_slopes", launch_route_slopes(nullptr, type, in, c.tokens, as));
+    RUN(route_grad, back);
     /* the weight of one expert of one does not move: what is left is rounding */
     if (as.experts > as.active)
         compare("dlogits alone", alone, want, 1e-5);
@@ -153,11 +171,12 @@ void odd_choices()
     for (int64_t e = 0; e < experts; e++)
         values[(size_t)(2 * experts + e)] = NAN;
     for (bool sigmoid : {false, true}) {
-        array logits(LAUNCH_BF16, values), weights(LAUNCH_FP32, (size_t)(tokens * active)),
+        array logits(DTYPE_BF16, values), weights(DTYPE_FP32, (size_t)(tokens * active)),
             ids(INT32, (size_t)(tokens * active));
-        launch_routing as = {(int32_t)experts, (int32_t)active, 0, 0, 0, 1, sigmoid, true};
-        run_ok("launch_route", launch_route(nullptr, LAUNCH_BF16, weights.to<float>(), ids.to<int32_t>(),
-                                            columns_from(logits, 0, experts), nullptr, tokens, as));
+        routing as = {(int32_t)experts, (int32_t)active, 0, 0, 0, 1, sigmoid, true};
+        call c({rows_in(logits, tokens, experts)}, {rows_in(weights, tokens, active), rows_in(ids, tokens, active)});
+        as.tell(c);
+        RUN(route, c);
         const vector<double> &got = ids.get(), &weight = weights.get();
         check("equal scores", vector<double>(got.begin(), got.begin() + 4) == vector<double>({36, 37, 0, 1}));
         check("two NaN",
@@ -217,11 +236,14 @@ void assign()
 {
     for (const pass &p : passes) {
         array experts(INT32, experts_of(p)), places(INT32, experts.value.size()), offsets(INT32, (size_t)p.local + 1);
-        int64_t n = p.tokens * p.active;
-        array scratch(INT32, (size_t)launch_assign_scratch(n, p.local) / 4);
-        run_ok("launch_assign",
-               launch_assign(nullptr, places.to<int32_t>(), offsets.to<int32_t>(),
-                             {experts.to<int32_t>(), n, p.skip, p.rows, p.first, p.local, scratch.to<int32_t>()}));
+        call c({rows_in(experts, p.tokens, p.active)}, {rows_in(places, p.tokens, p.active), all_of(offsets)});
+        c.o.at.first = p.first;
+        c.o.at.rows = p.rows;
+        c.o.at.routing.skip = p.skip;
+        c.o.at.routing.local = p.local;
+        array scratch(BYTES, (size_t)cuda_assign_scratch(&c.o));
+        c.scratch(scratch);
+        RUN(assign, c);
         sorted want = sorted_by_expert(experts.value, p);
         check("places", places.get() == want.places);
         check("offsets", offsets.get() == want.offsets);
@@ -280,10 +302,16 @@ void slots()
         int64_t n = c.of.tokens * c.of.active, rows = c.ranks * c.each;
         array experts(INT32, experts_of(c.of)), places(INT32, (size_t)n);
         array ids(INT32, vector<double>((size_t)rows, 7)); /* a row that is left alone has an expert */
-        array offsets(INT32, (size_t)c.ranks + 1), scratch(INT32, (size_t)launch_assign_scratch(n, c.ranks) / 4);
-        run_ok("launch_slots",
-               launch_slots(nullptr, places.to<int32_t>(), ids.to<int32_t>(), offsets.to<int32_t>(),
-                            {experts.to<int32_t>(), n, c.skip, rows, c.of.experts, c.ranks, scratch.to<int32_t>()}));
+        array offsets(INT32, (size_t)c.ranks + 1);
+        call k({rows_in(experts, c.of.tokens, c.of.active)},
+               {rows_in(places, c.of.tokens, c.of.active), all_of(ids), all_of(offsets)});
+        k.o.at.rows = rows;
+        k.o.at.routing.skip = c.skip;
+        k.o.at.routing.experts = c.of.experts;
+        k.o.at.routing.slots = c.ranks;
+        array scratch(BYTES, (size_t)cuda_slots_scratch(&k.o));
+        k.scratch(scratch);
+        RUN(slots, k);
         slot_rows want = sorted_into_slots(experts.value, c.of.experts, c.ranks, c.each, c.skip);
         check("places", places.get() == want.places);
         check("ids", ids.get() == want.ids);
@@ -298,16 +326,11 @@ void overflow_of_slots()
         for (int rung = 0; rung < 3; rung++)
             for (bool add : {false, true}) {
                 vector<double> chosen = experts_of(c.of), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
-                array experts(INT32, chosen), over(LAUNCH_FP32, vector<double>{2, 3, 0});
-                launch_overflow_in in = {experts.to<int32_t>(),
-                                         c.of.tokens * c.of.active,
-                                         {c.each / 3, c.each},
-                                         0,
-                                         0,
-                                         rung,
-                                         c.ranks,
-                                         c.of.experts,
-                                         add};
+                array experts(INT32, chosen), over(DTYPE_FP32, vector<double>{2, 3, 0});
+                call k({all_of(experts)}, {all_of(over)});
+                k.o.at.ladder = {{c.each / 3, c.each}, rung, 0, c.ranks, c.of.experts};
+                k.o.at.accumulate = add;
+                const int64_t *room = k.o.at.ladder.room;
                 vector<int64_t> rows((size_t)c.ranks);
                 for (double e : chosen) {
                     int rank, id;
@@ -316,10 +339,10 @@ void overflow_of_slots()
                 }
                 for (int64_t of : rows)
                     for (int i = 0; i < 2; i++) {
-                        want[(size_t)i] += (double)std::max((int64_t)0, of - in.room[i]);
-                        want[2] = i == rung && of > in.room[i] ? INFINITY : want[2];
+                        want[(size_t)i] += (double)std::max((int64_t)0, of - room[i]);
+                        want[2] = i == rung && of > room[i] ? INFINITY : want[2];
                     }
-                run_ok("launch_overflow", launch_overflow(nullptr, over.to<float>(), in));
+                RUN(overflow, k);
                 check("over", over.get() == want);
             }
 }
@@ -330,24 +353,20 @@ void overflow()
         for (int rung = 0; rung < 3; rung++)
             for (bool add : {false, true}) {
                 vector<double> chosen = experts_of(p), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
-                array experts(INT32, chosen), over(LAUNCH_FP32, vector<double>{2, 3, 0});
-                launch_overflow_in in = {experts.to<int32_t>(),
-                                         p.tokens * p.active,
-                                         {p.rows / 3, p.rows},
-                                         p.first,
-                                         p.local,
-                                         rung,
-                                         0,
-                                         0,
-                                         add};
+                array experts(INT32, chosen), over(DTYPE_FP32, vector<double>{2, 3, 0});
+                call k({all_of(experts)}, {all_of(over)});
+                k.o.at.first = p.first;
+                k.o.at.ladder = {{p.rows / 3, p.rows}, rung, p.local, 0, 0};
+                k.o.at.accumulate = add;
+                const int64_t *room = k.o.at.ladder.room;
                 auto rows = std::count_if(chosen.begin(), chosen.end(),
                                           [&](double e) { return e >= p.first && e < p.first + p.local; });
                 for (int i = 0; i < 2; i++) {
-                    want[(size_t)i] += (double)std::max((int64_t)0, (int64_t)rows - in.room[i]);
-                    if (i == rung && rows > in.room[i])
+                    want[(size_t)i] += (double)std::max((int64_t)0, (int64_t)rows - room[i]);
+                    if (i == rung && rows > room[i])
                         want[2] = INFINITY;
                 }
-                run_ok("launch_overflow", launch_overflow(nullptr, over.to<float>(), in));
+                RUN(overflow, k);
                 check("over", over.get() == want);
             }
 }
@@ -358,16 +377,11 @@ void exchange_case(int type, const pass &p, int64_t columns, int64_t gap, bool w
 {
     sorted s = sorted_by_expert(experts_of(p), p);
     int64_t pitch = columns + gap;
-    array places(INT32, s.places), offsets(INT32, s.offsets), weights(LAUNCH_FP32, randoms(s.places.size()));
+    array places(INT32, s.places), offsets(INT32, s.offsets), weights(DTYPE_FP32, randoms(s.places.size()));
     array x(type, randoms((size_t)(p.tokens * pitch))), rows(type, randoms((size_t)(p.rows * pitch)));
-    launch_places of = {places.to<int32_t>(),
-                        weighted ? weights.to<float>() : nullptr,
-                        offsets.to<int32_t>(),
-                        p.tokens,
-                        p.active,
-                        p.local,
-                        0};
-    array sent(type, (size_t)(p.rows * columns)), dots(LAUNCH_FP32, s.places.size()), addend(type, x.value);
+    const tensor at = rows_in(places, p.tokens, p.active), by = only_if(weighted, rows_in(weights, p.tokens, p.active)),
+                 tokens = rows_in(x, p.tokens, columns, pitch), of_rows = rows_in(rows, p.rows, columns, pitch);
+    array sent(type, (size_t)(p.rows * columns)), dots(DTYPE_FP32, s.places.size()), addend(type, x.value);
     vector<double> want_sent((size_t)(p.rows * columns)), want_dots(s.places.size()), want_sum = x.value;
     vector<double> bare((size_t)(p.tokens * columns));
     for (size_t i = 0; i < s.places.size(); i++)
@@ -380,18 +394,15 @@ void exchange_case(int type, const pass &p, int64_t columns, int64_t gap, bool w
             want_sum[at] += w * rows.value[row];
             bare[token * (size_t)columns + (size_t)c] += w * rows.value[row];
         }
-    run_ok("launch_dispatch", launch_dispatch(nullptr, type, columns_from(sent, 0, columns), columns_from(x, 0, pitch),
-                                              of, {p.rows, columns}));
+    RUN(dispatch, call({tokens, at, all_of(offsets), by}, {rows_in(sent, p.rows, columns)}));
     compare("rows", sent, want_sent, 0);
-    run_ok("launch_combine_dots", launch_combine_dots(nullptr, type, dots.to<float>(), columns_from(x, 0, pitch),
-                                                      columns_from(rows, 0, pitch), of, columns));
+    RUN(combine_dots, call({tokens, of_rows, at}, {rows_in(dots, p.tokens, p.active)}));
     compare("dweights", dots, want_dots, 2e-6);
-    run_ok("launch_combine", launch_combine(nullptr, type, columns_from(addend, 0, pitch), columns_from(rows, 0, pitch),
-                                            columns_from(addend, 0, pitch), of, columns));
+    const tensor sum = rows_in(addend, p.tokens, columns, pitch);
+    RUN(combine, call({of_rows, at, none, by, sum}, {sum}));
     compare("y", addend, want_sum, 1e-6);
     array y(type, bare.size());
-    run_ok("launch_combine",
-           launch_combine(nullptr, type, columns_from(y, 0, columns), columns_from(rows, 0, pitch), {}, of, columns));
+    RUN(combine, call({of_rows, at, none, by}, {rows_in(y, p.tokens, columns)}));
     compare("y without addend", y, bare, 1e-6);
 }
 
@@ -412,10 +423,10 @@ void pack()
                     for (int64_t k = 0; k < columns && s.places[i] >= 0; k++)
                         want[(size_t)s.places[i] * (size_t)columns + (size_t)k] =
                             x.value[i / (size_t)c.of.active * (size_t)columns + (size_t)k];
-                launch_places of = {
-                    places.to<int32_t>(), nullptr, offsets.to<int32_t>(), c.of.tokens, c.of.active, c.ranks, c.ranks};
-                run_ok("launch_dispatch", launch_dispatch(nullptr, type, columns_from(sent, 0, columns),
-                                                          columns_from(x, 0, columns), of, {rows, columns}));
+                call k({rows_in(x, c.of.tokens, columns), rows_in(places, c.of.tokens, c.of.active), all_of(offsets)},
+                       {rows_in(sent, rows, columns)});
+                k.o.at.routing.slots = c.ranks;
+                RUN(dispatch, k);
                 compare("rows", sent, want, 0);
             }
 }
@@ -427,7 +438,7 @@ void exchange()
             for (int64_t columns : {24, 33})
                 if (p.tokens <= 600)
                     exchange_case(type, p, columns, p.tokens % 2 * 8, columns == 24);
-    exchange_case(LAUNCH_BF16, {3, 4, 8, 0, 8, 0, 16}, 4104, 0, true);
+    exchange_case(DTYPE_BF16, {3, 4, 8, 0, 8, 0, 16}, 4104, 0, true);
 }
 } // namespace
 

@@ -55,9 +55,9 @@ struct problem {
                 values[(size_t)i] = NAN;
         return array(element, values);
     }
-    launch_matrix at(const array &a, int64_t columns) const
+    tensor at(const array &a, int64_t rows, int64_t columns) const
     {
-        return {a.to(), columns + of.gap};
+        return rows_in(a, rows, columns, columns + of.gap);
     }
     int64_t expert_of(int64_t row) const
     {
@@ -65,14 +65,6 @@ struct problem {
         while (e < experts && begin[(size_t)e + 1] <= (double)row)
             e++;
         return e < experts ? e : -1;
-    }
-    launch_grouped launch() const
-    {
-        launch_grouped l = {};
-        l.offsets = offsets.to<int32_t>();
-        l.experts = (int32_t)experts;
-        l.rows = total;
-        return l;
     }
 };
 
@@ -114,14 +106,12 @@ void both_rows(int type, const shape &s, bool turned, bool biased)
                        w.value[(size_t)((e * s.n + (turned ? i : j)) * (s.c + s.gap) + (turned ? j : i))];
             want.push_back(sum);
         }
-    launch_grouped l = p.launch();
-    l.a = p.at(a, in);
-    l.b = p.at(w, s.c);
-    l.c = p.at(y, out);
-    l.n = out;
-    l.k = in;
-    l.bias = biased ? bias.to() : nullptr;
-    run_ok("launch_grouped_rows", launch_grouped_rows(nullptr, type, &l, turned));
+    call c({p.at(a, p.total, in), p.at(w, p.experts * s.n, s.c), all_of(p.offsets), only_if(biased, all_of(bias))},
+           {p.at(y, p.total, out)});
+    if (turned)
+        RUN(grouped_linear_grad_input, c);
+    else
+        RUN(grouped_linear, c);
     compare_inner(turned ? "dx" : "y", y, out, s.gap, want);
 }
 
@@ -129,7 +119,7 @@ void sums(int type, const shape &s, bool accumulate)
 {
     problem p(type, s);
     array dy = p.matrix(type, p.total, s.n, p.used), x = p.matrix(type, p.total, s.c, p.used);
-    array dw = p.matrix(LAUNCH_FP32, p.experts * s.n, s.c, p.experts * s.n);
+    array dw = p.matrix(DTYPE_FP32, p.experts * s.n, s.c, p.experts * s.n);
     vector<double> want = inner(dw, s.c, s.gap);
     for (double &v : want)
         v = accumulate ? v : 0;
@@ -138,13 +128,9 @@ void sums(int type, const shape &s, bool accumulate)
             for (int64_t j = 0; j < s.c; j++)
                 want[(size_t)((p.expert_of(r) * s.n + i) * s.c + j)] +=
                     dy.value[(size_t)(r * (s.n + s.gap) + i)] * x.value[(size_t)(r * (s.c + s.gap) + j)];
-    launch_grouped l = p.launch();
-    l.a = p.at(dy, s.n);
-    l.b = p.at(x, s.c);
-    l.c = p.at(dw, s.c);
-    l.m = s.n;
-    l.n = s.c;
-    run_ok("launch_grouped_sums", launch_grouped_sums(nullptr, type, &l, accumulate));
+    call c({p.at(dy, p.total, s.n), p.at(x, p.total, s.c), all_of(p.offsets)}, {p.at(dw, p.experts * s.n, s.c)});
+    c.o.at.accumulate = accumulate;
+    RUN(grouped_linear_grad_weight, c);
     compare_inner("dw", dw, s.c, s.gap, want);
 }
 
@@ -169,16 +155,16 @@ void sums_over_rows()
 void columns_of(int type, const shape &s, bool accumulate)
 {
     problem p(type, s);
-    array dy = p.matrix(type, p.total, s.n, p.used), db(LAUNCH_FP32, randoms((size_t)(p.experts * s.n)));
+    array dy = p.matrix(type, p.total, s.n, p.used), db(DTYPE_FP32, randoms((size_t)(p.experts * s.n)));
     vector<double> want = db.value;
     for (double &v : want)
         v = accumulate ? v : 0;
     for (int64_t r = 0; r < p.used; r++)
         for (int64_t j = 0; j < s.n; j++)
             want[(size_t)(p.expert_of(r) * s.n + j)] += dy.value[(size_t)(r * (s.n + s.gap) + j)];
-    run_ok("launch_grouped_column_sums",
-           launch_grouped_column_sums(nullptr, type, db.to<float>(), p.at(dy, s.n), p.offsets.to<int32_t>(),
-                                      {p.experts, s.n}, accumulate));
+    call c({p.at(dy, p.total, s.n), all_of(p.offsets)}, {all_of(db)});
+    c.o.at.accumulate = accumulate;
+    RUN(grouped_bias_grad, c);
     compare("db", db, want, 2e-6);
 }
 
@@ -195,7 +181,7 @@ void narrow()
 {
     for (const char *kib : {"99", "163"}) {
         shared_limit limit(kib);
-        for (int type : {LAUNCH_BF16, LAUNCH_FP16}) {
+        for (int type : {DTYPE_BF16, DTYPE_FP16}) {
             both_rows(type, SHAPES[1], false, true);
             both_rows(type, SHAPES[1], true, false);
             sums(type, SHAPES[1], true);

@@ -28,7 +28,7 @@ void rope_case(int type, latent_shape s, int32_t d, bool interleaved)
             double angle = (double)p * pow(10000, -2.0 * (double)(i % (d / 2)) / (double)d);
             table.push_back(i < d / 2 ? cos(angle) : sin(angle));
         }
-    array x(type, randoms((size_t)(tokens * pitch))), at(INT32, where), cosine_sine(LAUNCH_FP32, table);
+    array x(type, randoms((size_t)(tokens * pitch))), at(INT32, where), cosine_sine(DTYPE_FP32, table);
     for (bool inverse : {false, true}) {
         array y(type, x.value);
         array apart(type, randoms((size_t)(tokens * pitch)));
@@ -48,23 +48,21 @@ void rope_case(int type, latent_shape s, int32_t d, bool interleaved)
         for (int64_t i = 0; i < tokens * pitch; i++)
             if (i % pitch < columns + s.rope)
                 want_apart[(size_t)i] = want[(size_t)i];
-        launch_rope_operands of = {columns_from(apart, 0, pitch),
-                                   columns_from(apart, columns, pitch),
-                                   columns_from(x, 0, pitch),
-                                   columns_from(x, columns, pitch),
-                                   columns_from(cosine_sine, 0, d),
-                                   at.to<int32_t>(),
-                                   tokens,
-                                   d,
-                                   s.nope,
-                                   {s.heads, 1, s.size(), s.size(), 5, 0, 1, 0},
-                                   inverse,
-                                   interleaved};
-        run_ok("launch_rope", launch_rope(nullptr, type, &of));
+        call c({rows_in(x, tokens, columns, pitch), rows_in(x, tokens, s.rope, pitch, columns), all_of(at),
+                rows_in(cosine_sine, positions, d)},
+               {rows_in(apart, tokens, columns, pitch), rows_in(apart, tokens, s.rope, pitch, columns)});
+        c.o.at.heads = s.heads;
+        c.o.at.head_size = s.size();
+        c.o.at.inverse = inverse;
+        c.o.at.interleaved = interleaved;
+        RUN(rope, c);
         compare("y", apart, want_apart, 2e-7);
-        of.q = of.yq = columns_from(y, 0, pitch);
-        of.k = of.yk = columns_from(y, columns, pitch);
-        run_ok("launch_rope", launch_rope(nullptr, type, &of));
+        for (int i = 0; i < 2; i++) {
+            const tensor t = rows_in(y, tokens, i ? s.rope : columns, pitch, i ? columns : 0);
+            c.in(i, t);
+            c.out(i, t);
+        }
+        RUN(rope, c);
         compare("in place", y, want, 2e-7);
     }
 }
@@ -93,14 +91,10 @@ void keys_case(int type, latent_shape s, int64_t tokens)
             want[(size_t)(t * all + c)] = i < s.nope ? kn.value[(size_t)(t * pitch + head * s.nope + i)]
                                                      : kr.value[(size_t)(t * s.rope + i - s.nope)];
         }
-    launch_keys of = {columns_from(k, 0, all),
-                      columns_from(kn, 0, pitch),
-                      columns_from(kr, 0, s.rope),
-                      tokens,
-                      s.heads,
-                      s.nope,
-                      s.rope};
-    run_ok("launch_join_keys", launch_join_keys(nullptr, type, &of));
+    call join({rows_in(kn, tokens, own, pitch), rows_in(kr, tokens, s.rope)}, {rows_in(k, tokens, all)});
+    join.o.at.heads = s.heads;
+    join.o.at.head_size = s.nope;
+    RUN(join_keys, join);
     compare("k", k, want, 0);
     array dk(type, randoms((size_t)(tokens * all)));
     for (int64_t t = 0; t < tokens; t++)
@@ -112,10 +106,9 @@ void keys_case(int type, latent_shape s, int64_t tokens)
             else
                 want_kr[(size_t)(t * s.rope + i - s.nope)] += d;
         }
-    of.k = columns_from(dk, 0, all);
-    of.kn = columns_from(dkn, 0, pitch);
-    of.kr = columns_from(dkr, 0, s.rope);
-    run_ok("launch_split_keys", launch_split_keys(nullptr, type, &of));
+    call split({rows_in(dk, tokens, all)}, {rows_in(dkn, tokens, own, pitch), rows_in(dkr, tokens, s.rope)});
+    split.o.at = join.o.at;
+    RUN(split_keys, split);
     compare("dkn", dkn, want_kn, 0);
     compare("dkr", dkr, want_kr, 5e-7);
 }
@@ -178,22 +171,16 @@ void decode_case(int type, latent_shape s, int32_t capacity, int32_t last)
                 want.push_back(one);
         }
     }
-    launch_latent of = {columns_from(y, 0, values),
-                        columns_from(q, 0, columns),
-                        columns_from(now, 0, pitch),
-                        columns_from(now, s.rank, pitch),
-                        columns_from(w, 0, s.rank),
-                        cache.to(),
-                        positions.to<int32_t>(),
-                        samples,
-                        capacity,
-                        s.heads,
-                        s.nope,
-                        s.rope,
-                        s.v_size,
-                        s.rank,
-                        (float)scale};
-    run_ok("launch_latent_decode", launch_latent_decode(nullptr, type, &of));
+    call c({rows_in(q, samples, columns), rows_in(now, samples, s.rank, pitch),
+            rows_in(now, samples, s.rope, pitch, s.rank), rows_in(w, s.heads * (s.nope + s.v_size), s.rank),
+            all_of(positions), rows_in(cache, samples, capacity)},
+           {rows_in(y, samples, values)});
+    c.operands[5].pitch = capacity * s.width();
+    c.operands[5].shape[2] = s.width();
+    c.operands[5].dims = 3;
+    c.o.at.heads = s.heads;
+    c.o.at.scale = (float)scale;
+    RUN(latent_decode, c);
     compare("y", y, want, 3e-6);
     compare("cache", cache, rows, 0);
 }
@@ -207,17 +194,25 @@ void decode()
         for (int32_t last : {255, 256, 530}) /* one chunk of the cache, and more */
             decode_case(type, {2, 8, 4, 5, 24}, 540, last);
     }
-    decode_case(LAUNCH_BF16, {3, 128, 64, 128, 512}, 20, 18);
+    decode_case(DTYPE_BF16, {3, 128, 64, 128, 512}, 20, 18);
+}
+
+/* One head, no samples. */
+bool takes_rank(int64_t rank)
+{
+    array empty(DTYPE_BF16, (size_t)0);
+    call c({rows_in(empty, 0, 2), rows_in(empty, 0, rank), rows_in(empty, 0, 1), rows_in(empty, 2, rank), all_of(empty),
+            rows_in(empty, 0, 1)},
+           {rows_in(empty, 0, 1)});
+    c.o.at.heads = 1;
+    return c.error_of(cuda_latent_decode) == 0;
 }
 
 /* Sums of a head that take more shared memory than a block has unasked, and more than there is. */
 void large()
 {
-    decode_case(LAUNCH_BF16, {1, 2, 8, 3, 6100}, 3, 2);
-    launch_latent of = {};
-    of.heads = of.nope = of.rope = of.v_head_size = 1;
-    of.rank = 40000;
-    check("a rank that does not fit is refused", launch_latent_decode(nullptr, LAUNCH_BF16, &of) != 0);
+    decode_case(DTYPE_BF16, {1, 2, 8, 3, 6100}, 3, 2);
+    check("a rank that does not fit is refused", !takes_rank(40000));
 }
 
 /* The same where a block has less shared memory than on an H100: a rank that fits on one GPU is refused on another. */
@@ -228,11 +223,8 @@ void narrow()
         for (int type : check_types)
             decode_case(type, {2, 8, 4, 5, 24}, 6, 4);
     }
-    launch_latent of = {};
-    of.heads = of.nope = of.rope = of.v_head_size = 1;
-    of.rank = 15000;
     shared_limit limit("99");
-    check("a rank that does not fit there is refused", launch_latent_decode(nullptr, LAUNCH_BF16, &of) != 0);
+    check("a rank that does not fit there is refused", !takes_rank(15000));
 }
 } // namespace
 

@@ -42,6 +42,14 @@ vector<double> columns_of(const vector<double> &all, int64_t width, int64_t firs
     return part;
 }
 
+void note_shard(const array &logits, const array &targets, tensor stats, int64_t tokens, int64_t columns,
+                op_vocabulary of)
+{
+    call c({rows_in(logits, tokens, columns), all_of(targets)}, {stats});
+    c.o.at.vocabulary = of;
+    RUN(cross_entropy_stats, c);
+}
+
 void one(int type, vocabulary v, int64_t tokens)
 {
     int64_t width = v.shards * v.columns, real = width - v.padding;
@@ -49,40 +57,34 @@ void one(int type, vocabulary v, int64_t tokens)
     vector<double> wanted;
     for (int64_t t = 0; t < tokens; t++)
         wanted.push_back(t % 5 == 3 ? -1 : t == 0 ? (double)(real - 1) : check_integer((int)real));
-    scalars_device s = {};
+    step_scalars s = {};
     s.loss_scale = 1024;
     s.loss_tokens = 77;
-    vector<double> bytes(sizeof s);
-    for (size_t i = 0; i < sizeof s; i++)
-        bytes[i] = reinterpret_cast<unsigned char *>(&s)[i];
-    array scalars(BYTES, bytes), targets(INT32, wanted), stats(LAUNCH_FP32, (size_t)(v.shards * tokens * 3));
-    array scratch(LAUNCH_FP32, (size_t)launch_cross_entropy_scratch(tokens) / 4);
+    array scalars = bytes_of(&s, sizeof s), targets(INT32, wanted), stats(DTYPE_FP32, (size_t)(v.shards * tokens * 3));
     outcome want = softmax(whole.value, wanted, width, real, 1024.0 / 77.0);
     for (int shard = 0; shard < v.shards; shard++) {
         array logits(type, columns_of(whole.value, width, shard * v.columns, v.columns));
         int64_t count = shard == v.shards - 1 ? v.columns - v.padding : v.columns;
-        run_ok("launch_cross_entropy_stats",
-               launch_cross_entropy_stats(
-                   nullptr, type, stats.to<float>() + (int64_t)shard * tokens * 3,
-                   {logits.to(), targets.to<int32_t>(), tokens, v.columns, count, shard * v.columns}));
+        note_shard(logits, targets, rows_in(stats, tokens, 3, 3, shard * tokens * 3), tokens, v.columns,
+                   {shard * v.columns, count});
     }
     for (int shard = 0; shard < v.shards; shard++) {
         array logits(type, columns_of(whole.value, width, shard * v.columns, v.columns)),
-            loss(LAUNCH_FP32, vector<double>{3});
+            loss(DTYPE_FP32, vector<double>{3});
         int64_t count = shard == v.shards - 1 ? v.columns - v.padding : v.columns;
-        auto run = [&](void *gradient, bool accumulate) {
-            run_ok("launch_cross_entropy", launch_cross_entropy(nullptr, type, loss.to<float>(), gradient,
-                                                                {{logits.to(), targets.to<int32_t>(), tokens, v.columns,
-                                                                  count, shard * v.columns},
-                                                                 stats.to<float>(),
-                                                                 scalars.to(),
-                                                                 v.shards,
-                                                                 accumulate,
-                                                                 scratch.to<float>()}));
+        auto run = [&](const tensor &gradient, bool accumulate) {
+            call c({rows_in(logits, tokens, v.columns), all_of(targets), rows_in(stats, v.shards * tokens, 3),
+                    all_of(scalars)},
+                   {all_of(loss), gradient});
+            c.o.at.vocabulary = {shard * v.columns, count};
+            c.o.at.accumulate = accumulate;
+            array scratch(BYTES, (size_t)cuda_cross_entropy_scratch(&c.o));
+            c.scratch(scratch);
+            RUN(cross_entropy, c);
         };
-        run(nullptr, false);
+        run(none, false);
         compare("loss", loss, {want.loss}, 2e-6);
-        run(logits.to(), true);
+        run(rows_in(logits, tokens, v.columns), true);
         compare("loss added", loss, {2 * want.loss}, 2e-6);
         compare("dlogits in place", logits, columns_of(want.gradient, width, shard * v.columns, v.columns), 4e-6);
     }
@@ -102,25 +104,21 @@ void sharded()
 /* The vocabularies of Llama 3 over 8 ranks, and of GPT-2, whole. */
 void wide()
 {
-    one(LAUNCH_BF16, {8, 16064, 8 * 16064 - 128256}, 2);
-    one(LAUNCH_BF16, {1, 50304, 47}, 2);
+    one(DTYPE_BF16, {8, 16064, 8 * 16064 - 128256}, 2);
+    one(DTYPE_BF16, {1, 50304, 47}, 2);
 }
 
 void nothing_counts()
 {
-    array logits(LAUNCH_BF16, randoms(64)), targets(INT32, vector<double>(4, -1)), stats(LAUNCH_FP32, 12),
-        loss(LAUNCH_FP32, 1);
-    array scalars(BYTES, vector<double>(sizeof(scalars_device), 0)), scratch(LAUNCH_FP32, 4);
-    run_ok("launch_cross_entropy_stats",
-           launch_cross_entropy_stats(nullptr, LAUNCH_BF16, stats.to<float>(),
-                                      {logits.to(), targets.to<int32_t>(), 4, 16, 16, 0}));
-    run_ok("launch_cross_entropy", launch_cross_entropy(nullptr, LAUNCH_BF16, loss.to<float>(), logits.to(),
-                                                        {{logits.to(), targets.to<int32_t>(), 4, 16, 16, 0},
-                                                         stats.to<float>(),
-                                                         scalars.to(),
-                                                         1,
-                                                         false,
-                                                         scratch.to<float>()}));
+    array logits(DTYPE_BF16, randoms(64)), targets(INT32, vector<double>(4, -1)), stats(DTYPE_FP32, 12),
+        loss(DTYPE_FP32, 1);
+    array scalars(BYTES, vector<double>(sizeof(step_scalars), 0)), scratch(DTYPE_FP32, 4);
+    note_shard(logits, targets, rows_in(stats, 4, 3), 4, 16, {0, 16});
+    call c({rows_in(logits, 4, 16), all_of(targets), rows_in(stats, 4, 3), all_of(scalars)},
+           {all_of(loss), rows_in(logits, 4, 16)});
+    c.o.at.vocabulary.ids = 16;
+    c.scratch(scratch);
+    RUN(cross_entropy, c);
     compare("loss", loss, {0.0}, 0);
     compare("dlogits", logits, vector<double>(64, 0.0), 0);
 }

@@ -13,6 +13,17 @@ double limbs_value(const vector<double> &bins)
     return value;
 }
 
+/* [rows, columns] of g, from row `first` on */
+void add_squares(array &bins, const array &g, int64_t rows, int64_t columns, int64_t pitch, bool accumulate,
+                 int64_t first = 0)
+{
+    tensor t = rows_in(g, rows, columns, pitch, first * pitch);
+    t.dims = columns == 1 ? 1 : 2;
+    call c({t}, {all_of(bins)});
+    c.o.at.accumulate = accumulate;
+    RUN(sum_squares, c);
+}
+
 void sum_squares()
 {
     struct {
@@ -24,18 +35,16 @@ void sum_squares()
     double want = 0;
     bool first = true;
     for (auto s : sizes) {
-        array g(LAUNCH_FP32, randoms((size_t)(s.rows * s.pitch), s.scale));
+        array g(DTYPE_FP32, randoms((size_t)(s.rows * s.pitch), s.scale));
         double own = 0;
         array alone(INT64, (size_t)SUM_BINS);
         for (int64_t r = 0; r < s.rows; r++)
             for (int64_t c = 0; c < s.columns; c++)
                 own += pow(g.value[(size_t)(r * s.pitch + c)], 2);
         want += own;
-        run_ok("launch_sum_squares",
-               launch_sum_squares(nullptr, alone.to<int64_t>(), g.to<float>(), s.rows, s.columns, s.pitch, false));
+        add_squares(alone, g, s.rows, s.columns, s.pitch, false);
         check("the bins hold one tensor's sum", fabs(limbs_value(alone.get()) - own) <= 1e-12 * own);
-        run_ok("launch_sum_squares",
-               launch_sum_squares(nullptr, bins.to<int64_t>(), g.to<float>(), s.rows, s.columns, s.pitch, !first));
+        add_squares(bins, g, s.rows, s.columns, s.pitch, !first);
         first = false;
         check("the bins hold the sum", fabs(limbs_value(bins.get()) - want) <= 1e-12 * want);
         check("all is finite", bins.value[SUM_NOT_FINITE] == 0);
@@ -45,12 +54,11 @@ void sum_squares()
 /* The bins of a sum do not depend on how rows are divided, to the last bit. */
 void sum_squares_by_parts()
 {
-    array g(LAUNCH_FP32, randoms(101 * 67)), whole(INT64, (size_t)SUM_BINS), parts(INT64, (size_t)SUM_BINS);
-    run_ok("launch_sum_squares", launch_sum_squares(nullptr, whole.to<int64_t>(), g.to<float>(), 101, 67, 67, false));
+    array g(DTYPE_FP32, randoms(101 * 67)), whole(INT64, (size_t)SUM_BINS), parts(INT64, (size_t)SUM_BINS);
+    add_squares(whole, g, 101, 67, 67, false);
     for (int64_t first = 0, rows = 40; first < 101; first += rows) {
         rows = first + rows > 101 ? 101 - first : rows;
-        run_ok("launch_sum_squares",
-               launch_sum_squares(nullptr, parts.to<int64_t>(), g.to<float>() + first * 67, rows, 67, 67, first > 0));
+        add_squares(parts, g, rows, 67, 67, first > 0, first);
     }
     check("parts add to the same bits",
           limbs_value(whole.get()) == limbs_value(parts.get()) && whole.value == parts.value);
@@ -64,7 +72,7 @@ void clip()
     } cases[] = {{1, 1, 1},    {1, 0, 1},     {1e-3, 1, 1},     {1, 2, 65536},
                  {1e18, 1, 1}, {1e-20, 1, 1}, {INFINITY, 1, 1}, {NAN, 1, 1}};
     for (auto c : cases) {
-        array g(LAUNCH_FP32, randoms(1000)), bins(INT64, (size_t)SUM_BINS), control(LAUNCH_FP32, 3);
+        array g(DTYPE_FP32, randoms(1000)), bins(INT64, (size_t)SUM_BINS), control(DTYPE_FP32, 3);
         bool finite = std::isfinite(c.scale);
         double squares = 0;
         for (size_t i = 0; i < g.value.size(); i++)
@@ -72,13 +80,12 @@ void clip()
         g.put();
         for (double v : g.value)
             squares += v * v;
-        scalars_device s = {};
+        step_scalars s = {};
         s.clip = c.limit;
         s.loss_scale = c.loss_scale;
         array scalars = bytes_of(&s, sizeof s);
-        run_ok("launch_sum_squares",
-               launch_sum_squares(nullptr, bins.to<int64_t>(), g.to<float>(), 10, 100, 100, false));
-        run_ok("launch_clip", launch_clip(nullptr, control.to<float>(), bins.to<int64_t>(), scalars.to()));
+        add_squares(bins, g, 10, 100, 100, false);
+        RUN(clip, call({all_of(bins), all_of(scalars)}, {all_of(control)}));
         double norm = sqrt(squares) / (double)c.loss_scale;
         control.get();
         check("a norm that is not finite skips the step", (control.value[2] != 0) == !finite);

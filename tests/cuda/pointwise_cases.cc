@@ -23,9 +23,9 @@ struct operand {
         : at(l), columns(columns_), cells(type, randoms((size_t)(l.rows * (columns_ + l.gap)), scale))
     {
     }
-    launch_matrix matrix() const
+    tensor rows() const
     {
-        return {cells.to(), columns + at.gap};
+        return rows_in(cells, at.rows, columns, columns + at.gap);
     }
     double value(int64_t row, int64_t column) const
     {
@@ -83,9 +83,8 @@ void gelu_both_ways()
             dx(type, l, l.columns, 1);
         auto want_y = expect(y, [&](int64_t r, int64_t c) { return gelu(x.value(r, c)); });
         auto want_dx = expect(dx, [&](int64_t r, int64_t c) { return dy.value(r, c) * gelu_slope(x.value(r, c)); });
-        run_ok("launch_gelu", launch_gelu(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
-        run_ok("launch_gelu_grad",
-               launch_gelu_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
+        RUN(gelu, call({x.rows()}, {y.rows()}));
+        RUN(gelu_grad, call({dy.rows(), x.rows()}, {dx.rows()}));
         compare("y", y.cells, want_y, 1e-6);
         compare("dx", dx.cells, want_dx, 1e-6);
     });
@@ -99,9 +98,8 @@ void gelu_exact_both_ways()
         auto want_y = expect(y, [&](int64_t r, int64_t c) { return gelu_exact(x.value(r, c)); });
         auto want_dx =
             expect(dx, [&](int64_t r, int64_t c) { return dy.value(r, c) * gelu_exact_slope(x.value(r, c)); });
-        run_ok("launch_gelu_exact", launch_gelu_exact(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
-        run_ok("launch_gelu_exact_grad",
-               launch_gelu_exact_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
+        RUN(gelu_exact, call({x.rows()}, {y.rows()}));
+        RUN(gelu_exact_grad, call({dy.rows(), x.rows()}, {dx.rows()}));
         compare("y", y.cells, want_y, 1e-6);
         compare("dx", dx.cells, want_dx, 1e-6);
     });
@@ -121,9 +119,8 @@ void swiglu_both_ways()
             double s = sigmoid(gate(r, c));
             return dy.value(r, c) * up(r, c) * s * (1 + gate(r, c) * (1 - s));
         });
-        run_ok("launch_swiglu", launch_swiglu(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
-        run_ok("launch_swiglu_grad",
-               launch_swiglu_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
+        RUN(swiglu, call({x.rows()}, {y.rows()}));
+        RUN(swiglu_grad, call({dy.rows(), x.rows()}, {dx.rows()}));
         compare("y", y.cells, want_y, 1e-6);
         compare("dx", dx.cells, want_dx, 1e-6);
     });
@@ -148,11 +145,11 @@ void swiglu_clamped_both_ways()
                     return fabs(x.value(r, c)) > limit ? 0.0 : d * g * s;
                 return x.value(r, c) > limit ? 0.0 : d * up(r, k) * s * (1 + slope * g * (1 - s));
             });
-            const launch_extent of = {l.rows, l.columns};
-            const launch_clamp by = {(float)limit, (float)slope};
-            run_ok("launch_swiglu_clamped", launch_swiglu_clamped(nullptr, type, y.matrix(), x.matrix(), of, by));
-            run_ok("launch_swiglu_clamped_grad",
-                   launch_swiglu_clamped_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), of, by));
+            call forward({x.rows()}, {y.rows()}), back({dy.rows(), x.rows()}, {dx.rows()});
+            forward.o.at.cap = back.o.at.cap = (float)limit;
+            forward.o.at.scale = back.o.at.scale = (float)slope;
+            RUN(swiglu_clamped, forward);
+            RUN(swiglu_clamped_grad, back);
             compare("y", y.cells, want_y, 1e-6);
             compare("dx", dx.cells, want_dx, 1e-6);
         });
@@ -171,9 +168,8 @@ void geglu_both_ways()
                 return dy.value(r, c - l.columns) * gelu(gate(r, c - l.columns));
             return dy.value(r, c) * up(r, c) * gelu_slope(gate(r, c));
         });
-        run_ok("launch_geglu", launch_geglu(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
-        run_ok("launch_geglu_grad",
-               launch_geglu_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
+        RUN(geglu, call({x.rows()}, {y.rows()}));
+        RUN(geglu_grad, call({dy.rows(), x.rows()}, {dx.rows()}));
         compare("y", y.cells, want_y, 1e-6);
         compare("dx", dx.cells, want_dx, 1e-6);
     });
@@ -184,7 +180,7 @@ void add_in_place()
     for_all([](int type, layout l) {
         operand a(type, l, l.columns, 1), b(type, l, l.columns, 1);
         auto want = expect(a, [&](int64_t r, int64_t c) { return a.value(r, c) + b.value(r, c); });
-        run_ok("launch_add", launch_add(nullptr, type, a.matrix(), a.matrix(), b.matrix(), l.rows, l.columns));
+        RUN(add, call({a.rows(), b.rows()}, {a.rows()}));
         compare("y", a.cells, want, 1e-7);
     });
 }
@@ -195,7 +191,7 @@ void cast_between_all()
         for (int to : check_types) {
             operand x(from, l, l.columns, 100), y(to, l, l.columns, 1);
             auto want = expect(y, [&](int64_t r, int64_t c) { return rounded_to(to, x.value(r, c)); });
-            run_ok("launch_cast", launch_cast(nullptr, to, from, y.matrix(), x.matrix(), l.rows, l.columns));
+            RUN(cast, call({x.rows()}, {y.rows()}));
             y.cells.get();
             check("every value is correctly rounded", y.cells.value == want);
         }
@@ -207,10 +203,12 @@ void multiples()
     for_all([](int type, layout l) {
         operand x(type, l, l.columns, 3), y(type, l, l.columns, 1);
         auto want = expect(y, [&](int64_t r, int64_t c) { return rounded_to(type, 0.22f * x.value(r, c)); });
-        run_ok("launch_scale", launch_scale(nullptr, type, y.matrix(), x.matrix(), 0.22f, l.rows, l.columns));
+        call apart({x.rows()}, {y.rows()}), in_place({x.rows()}, {x.rows()});
+        apart.o.at.scale = in_place.o.at.scale = 0.22f;
+        RUN(scale, apart);
         y.cells.get();
         check("each value is the product, rounded once", y.cells.value == want);
-        run_ok("launch_scale", launch_scale(nullptr, type, x.matrix(), x.matrix(), 0.22f, l.rows, l.columns));
+        RUN(scale, in_place);
         x.cells.get();
         check("in place, too", x.value(0, 0) == want[0]);
     });
@@ -222,12 +220,12 @@ void soft_cap_both_ways()
         for_all([cap](int type, layout l) {
             operand x(type, l, l.columns, 3), y(type, l, l.columns, 1), dy(type, l, l.columns, 1);
             auto want = expect(y, [&](int64_t r, int64_t c) { return cap * tanh(x.value(r, c) / cap); });
-            run_ok("launch_soft_cap",
-                   launch_soft_cap(nullptr, type, y.matrix(), x.matrix(), (float)cap, l.rows, l.columns));
+            call forward({x.rows()}, {y.rows()}), back({dy.rows(), x.rows()}, {y.rows()});
+            forward.o.at.cap = back.o.at.cap = (float)cap;
+            RUN(soft_cap, forward);
             compare("y", y.cells, want, 1e-6);
             want = expect(y, [&](int64_t r, int64_t c) { return dy.value(r, c) / pow(cosh(x.value(r, c) / cap), 2); });
-            run_ok("launch_soft_cap_grad", launch_soft_cap_grad(nullptr, type, y.matrix(), dy.matrix(), x.matrix(),
-                                                                (float)cap, {l.rows, l.columns}));
+            RUN(soft_cap_grad, back);
             compare("dx", y.cells, want, 1e-6);
         });
 }
@@ -237,13 +235,10 @@ void copy_and_zero()
     for_all([](int type, layout l) {
         operand x(type, l, l.columns, 1), y(type, l, l.columns, 1);
         auto want = expect(y, [&](int64_t r, int64_t c) { return x.value(r, c); });
-        int bytes = type_bytes(type);
-        launch_matrix to = {y.cells.to(), (l.columns + l.gap) * bytes},
-                      from = {x.cells.to(), (l.columns + l.gap) * bytes};
-        run_ok("launch_copy", launch_copy(nullptr, to, from, l.rows, l.columns * bytes));
+        RUN(copy, call({x.rows()}, {y.rows()}));
         y.cells.get();
         check("rows are copied, gaps are not", y.cells.value == want);
-        run_ok("launch_zero", launch_zero(nullptr, y.cells.to(), (int64_t)y.cells.size()));
+        RUN(zero, call({}, {all_of(y.cells)}));
         y.cells.get();
         check("zero is zero everywhere", y.cells.value == vector<double>(y.cells.value.size(), 0.0));
     });
@@ -253,23 +248,13 @@ void keep_unless_skipped()
 {
     for (bool skip : {false, true})
         for (layout l : layouts) {
-            operand x(LAUNCH_FP32, l, l.columns, 1), y(LAUNCH_FP32, l, l.columns, 1);
+            operand x(DTYPE_FP32, l, l.columns, 1), y(DTYPE_FP32, l, l.columns, 1);
             auto want = expect(y, [&](int64_t r, int64_t c) { return (skip ? y : x).value(r, c); });
-            array control(LAUNCH_FP32, {1.0, 1.0, skip ? 1.0 : 0.0});
-            int64_t pitch = (l.columns + l.gap) * 4;
-            run_ok("launch_keep", launch_keep(nullptr, {y.cells.to(), pitch}, {x.cells.to(), pitch},
-                                              control.to<float>(), l.rows, l.columns * 4));
+            array control(DTYPE_FP32, {1.0, 1.0, skip ? 1.0 : 0.0});
+            RUN(store_feedback, call({x.rows(), all_of(control)}, {y.rows()}));
             y.cells.get();
             check("what is kept, or what was there", y.cells.value == want);
         }
-}
-
-array scalars_of(const scalars_device &s)
-{
-    vector<double> bytes(sizeof s);
-    for (size_t i = 0; i < sizeof s; i++)
-        bytes[i] = reinterpret_cast<const unsigned char *>(&s)[i];
-    return array(BYTES, bytes);
 }
 
 /* Rows go to their places and come back, whatever their width. */
@@ -284,9 +269,11 @@ void arrange()
             array at(INT32, places), x(type, randoms((size_t)(rows * columns)));
             array y(type, vector<double>((size_t)(rows * columns), 0.0)),
                 back(type, vector<double>((size_t)(rows * columns), 0.0));
-            int64_t bytes = columns * type_bytes(type);
-            run_ok("launch_arrange", launch_arrange(nullptr, y.to(), x.to(), at.to<int32_t>(), rows, bytes, false));
-            run_ok("launch_arrange", launch_arrange(nullptr, back.to(), y.to(), at.to<int32_t>(), rows, bytes, true));
+            call there({rows_in(x, rows, columns), all_of(at)}, {rows_in(y, rows, columns)}),
+                again({rows_in(y, rows, columns), all_of(at)}, {rows_in(back, rows, columns)});
+            again.o.at.inverse = true;
+            RUN(arrange, there);
+            RUN(arrange, again);
             y.get();
             back.get();
             bool placed = true;
@@ -302,23 +289,30 @@ void arrange()
 /* A mask is a function of what it is for: the same element gets the same draw however the tokens are divided. */
 void dropout()
 {
-    scalars_device s = {};
+    step_scalars s = {};
     s.seed = 0x123456789abcdefull;
     s.step = 7;
     s.first_sample = 40;
-    array scalars = scalars_of(s);
+    array scalars = bytes_of(&s, sizeof s);
     vector<double> places(3 * 24);
     for (size_t i = 0; i < places.size(); i++)
         places[i] = (double)i;
     array all_places(INT32, places);
-    const int32_t *at = all_places.to<int32_t>();
+    /* rows `first` to `end` */
+    auto draw = [&](const operand &x, const operand &y, int64_t first, int64_t end, int32_t site) {
+        const int64_t columns = x.columns, count = end - first;
+        call c({rows_in(x.cells, count, columns, columns, first * columns), all_of(scalars),
+                all_of(all_places, count, first)},
+               {rows_in(y.cells, count, columns, columns, first * columns)});
+        c.o.at.dropout = {4, 24, site, 0.25f};
+        RUN(dropout, c);
+    };
     for (int type : check_types)
         for (int64_t columns : {40, 37}) {
             int64_t sequence = 24, rows = 3 * sequence;
             layout whole = {rows, columns, 0};
             operand x(type, whole, columns, 1), y(type, whole, columns, 1), again(type, whole, columns, 1);
-            run_ok("launch_dropout", launch_dropout(nullptr, type, y.matrix(), x.matrix(), scalars.to(),
-                                                    {rows, columns}, {at, 4, (int32_t)sequence, 9, 0.25f}));
+            draw(x, y, 0, rows, 9);
             y.cells.get();
             vector<double> want(y.cells.value.size());
             size_t kept = 0;
@@ -336,17 +330,11 @@ void dropout()
             double share = (double)kept / (double)want.size(), spread = sqrt(0.75 * 0.25 / (double)want.size());
             check("three quarters are kept", fabs(share - 0.75) <= 4 * spread);
             int64_t middle = 31; /* the same in two parts, the second beginning within a sample */
-            launch_matrix x2 = x.matrix(), y2 = again.matrix();
-            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {middle, columns},
-                                                    {at, 4, (int32_t)sequence, 9, 0.25f}));
-            x2.at = (char *)x2.at + middle * columns * type_bytes(type);
-            y2.at = (char *)y2.at + middle * columns * type_bytes(type);
-            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {rows - middle, columns},
-                                                    {at + middle, 4, (int32_t)sequence, 9, 0.25f}));
+            draw(x, again, 0, middle, 9);
+            draw(x, again, middle, rows, 9);
             again.cells.get();
             check("the mask does not depend on the layout", again.cells.value == y.cells.value);
-            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {rows - middle, columns},
-                                                    {at + middle, 4, (int32_t)sequence, 10, 0.25f}));
+            draw(x, again, middle, rows, 10);
             again.cells.get();
             check("another site draws another mask", again.cells.value != y.cells.value);
         }

@@ -9,7 +9,7 @@ void largest()
         for (int64_t rows : {1, 5})
             for (bool accumulate : {false, true}) {
                 const int64_t pitch = columns + 3;
-                array x(LAUNCH_FP32, randoms((size_t)(rows * pitch), 8)), y(LAUNCH_FP32, randoms((size_t)rows, 8));
+                array x(DTYPE_FP32, randoms((size_t)(rows * pitch), 8)), y(DTYPE_FP32, randoms((size_t)rows, 8));
                 vector<double> want = y.value;
                 for (int64_t i = 0; i < rows; i++) {
                     double most = accumulate ? want[(size_t)i] : -INFINITY;
@@ -17,42 +17,44 @@ void largest()
                         most = fmax(most, x.value[(size_t)(i * pitch + j)]);
                     want[(size_t)i] = most;
                 }
-                run_ok("launch_largest", launch_largest(nullptr, y.to<float>(), columns_from(x, 0, pitch),
-                                                        {rows, columns}, accumulate));
+                call c({rows_in(x, rows, columns, pitch)}, {all_of(y)});
+                c.o.at.accumulate = accumulate;
+                RUN(largest, c);
                 compare("largest", y, want, 0);
             }
 }
 
-void one(const launch_qk_factors &like, int64_t ranks, int64_t behind)
+void one(op_qk_clip of, int64_t layers, int64_t layer, int64_t ranks, int64_t behind)
 {
     constexpr double THRESHOLD = 3;
-    launch_qk_factors of = like;
-    of.peak_rows = ranks * of.layers;
     of.threshold = (float)THRESHOLD;
-    const int64_t rows = (int64_t)of.blocks * of.size + behind;
-    vector<double> scores = randoms((size_t)(of.peak_rows * of.heads), 6), want;
+    const int64_t rows = (int64_t)of.blocks * of.size + behind, peak_rows = ranks * layers;
+    vector<double> scores = randoms((size_t)(peak_rows * of.heads), 6), want;
     if (of.heads > 1) /* a step with such a score is skipped, and nothing scales by its factor */
-        scores[(size_t)(of.layer * of.heads + 1)] = INFINITY;
-    array peaks(LAUNCH_FP32, scores), factors(LAUNCH_FP32, (size_t)rows);
-    of.peaks = peaks.to<float>();
+        scores[(size_t)(layer * of.heads + 1)] = INFINITY;
+    array peaks(DTYPE_FP32, scores), factors(DTYPE_FP32, (size_t)rows);
     for (int64_t row = 0; row < rows; row++) {
         const int64_t block = row / of.size;
         double most = 0;
         for (int64_t rank = 0; rank < ranks && block < of.blocks; rank++)
-            most = fmax(most, scores[(size_t)((rank * of.layers + of.layer) * of.heads + block % of.heads)]);
+            most = fmax(most, scores[(size_t)((rank * layers + layer) * of.heads + block % of.heads)]);
         const double gamma = most > THRESHOLD && std::isfinite(most) ? THRESHOLD / most : 1;
         want.push_back(row % of.size >= of.size - of.whole ? gamma : sqrt(gamma));
     }
-    run_ok("launch_qk_clip", launch_qk_clip(nullptr, factors.to<float>(), rows, &of));
+    call c({rows_in(peaks, peak_rows, of.heads)}, {all_of(factors)});
+    c.o.at.qk = of;
+    c.o.at.rows = layers;
+    c.o.at.first = layer;
+    RUN(qk_factors, c);
     compare("factors", factors, want, 4e-7);
 }
 
 void factors()
 {
-    one({nullptr, 0, 1, 0, 1, 1, 1, 0, 0}, 1, 0);       /* one row */
-    one({nullptr, 0, 3, 1, 4, 8, 6, 0, 0}, 2, 24);      /* keys behind queries, and values behind them */
-    one({nullptr, 0, 3, 2, 5, 5, 48, 16, 0}, 3, 0);     /* elements that do not rotate, then those that do */
-    one({nullptr, 0, 2, 0, 6, 6, 40, 40, 0}, 37, 1000); /* queries that share keys; more ranks than a warp has lanes */
+    one({1, 1, 1, 0, 0}, 1, 0, 1, 0);       /* one row */
+    one({4, 8, 6, 0, 0}, 3, 1, 2, 24);      /* keys behind queries, and values behind them */
+    one({5, 5, 48, 16, 0}, 3, 2, 3, 0);     /* elements that do not rotate, then those that do */
+    one({6, 6, 40, 40, 0}, 2, 0, 37, 1000); /* queries that share keys; more ranks than a warp has lanes */
 }
 } // namespace
 

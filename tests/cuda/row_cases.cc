@@ -23,17 +23,21 @@ void norm_case(int type, norm_size n, bool layer, bool residual, float offset)
     double epsilon = 1e-5;
     array x(type, randoms(cells, 2)), r(type, randoms(cells)), w(type, randoms((size_t)n.columns)),
         b(type, randoms((size_t)n.columns));
-    array y(type, cells), rstd(LAUNCH_FP32, (size_t)n.rows), mean(LAUNCH_FP32, (size_t)n.rows), sum(type, cells);
-    run_ok("launch_norm",
-           launch_norm(nullptr, type,
-                       {y.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr, residual ? sum.to() : nullptr},
-                       {x.to(),
-                        w.to(),
-                        layer ? b.to() : nullptr,
-                        residual ? r.to() : nullptr,
-                        {n.rows, n.columns},
-                        (float)epsilon,
-                        offset}));
+    array y(type, cells), rstd(DTYPE_FP32, (size_t)n.rows), mean(DTYPE_FP32, (size_t)n.rows), sum(type, cells);
+    auto of = [&](const array &a) { return rows_in(a, n.rows, n.columns); };
+    auto run = [&](call &c, op_kernel entry, const char *what) {
+        c.o.at.epsilon = (float)epsilon;
+        c.o.at.offset = offset;
+        run_ok(what, c.error_of(entry));
+    };
+    const tensor more = only_if(residual, of(r)), whole = only_if(residual, of(sum));
+    if (layer) {
+        call c({of(x), all_of(w), all_of(b), more}, {of(y), all_of(rstd), all_of(mean), whole});
+        run(c, cuda_layernorm, "cuda_layernorm");
+    } else {
+        call c({of(x), all_of(w), more}, {of(y), all_of(rstd), whole});
+        run(c, cuda_rmsnorm, "cuda_rmsnorm");
+    }
     vector<double> s = x.value, want(cells), normal(cells), want_rstd((size_t)n.rows), want_mean((size_t)n.rows);
     for (size_t i = 0; i < cells && residual; i++)
         s[i] = rounded_to(type, (double)((float)x.value[i] + (float)r.value[i]));
@@ -61,8 +65,7 @@ void norm_case(int type, norm_size n, bool layer, bool residual, float offset)
     if (n.columns == 1)
         return; /* y is then the sign of s: its gradient is all cancellation */
     array s_in(type, s), dy(type, randoms(cells)), addend(type, randoms(cells)), dx(type, cells);
-    array dw(LAUNCH_FP32, randoms((size_t)n.columns)), db(LAUNCH_FP32, randoms((size_t)n.columns));
-    array scratch(LAUNCH_FP32, (size_t)launch_norm_grad_scratch(n.rows, n.columns, layer) / 4);
+    array dw(DTYPE_FP32, randoms((size_t)n.columns)), db(DTYPE_FP32, randoms((size_t)n.columns));
     vector<double> want_dx(cells), want_dw = residual ? dw.value : vector<double>((size_t)n.columns),
                                    want_db = residual ? db.value : want_dw;
     vector<double> g(cells);
@@ -80,18 +83,13 @@ void norm_case(int type, norm_size n, bool layer, bool residual, float offset)
                 (residual ? addend.value[i] : 0) + want_rstd[(size_t)row] * (g[i] - mean_g - normal[i] * mean_gn);
         }
     }
-    run_ok("launch_norm_grad",
-           launch_norm_grad(nullptr, type, dx.to(), dw.to<float>(), layer ? db.to<float>() : nullptr,
-                            {dy.to(),
-                             s_in.to(),
-                             w.to(),
-                             rstd.to<float>(),
-                             layer ? mean.to<float>() : nullptr,
-                             residual ? addend.to() : nullptr,
-                             {n.rows, n.columns},
-                             residual,
-                             scratch.to<float>(),
-                             offset}));
+    const tensor added = only_if(residual, of(addend));
+    call back({of(dy), of(s_in), all_of(w), all_of(rstd), layer ? all_of(mean) : added, layer ? added : none},
+              {of(dx), all_of(dw), only_if(layer, all_of(db))});
+    back.o.at.accumulate = residual;
+    array scratch(BYTES, (size_t)cuda_norm_grad_scratch(&back.o));
+    back.scratch(scratch);
+    run(back, layer ? cuda_layernorm_grad : cuda_rmsnorm_grad, "the norm's gradient");
     compare("dx", dx, want_dx, 4e-6);
     compare("dw", dw, want_dw, 4e-6);
     if (layer)
@@ -106,14 +104,23 @@ void norms()
                 norm_case(type, n, variant & 1, variant & 2, variant == 2 ? 1 : 0);
 }
 
-const launch_heads head_layouts[] = {
-    {4, 2, 64, 64, 5, 0, 1, 0}, {3, 1, 34, 34, 5, 0, 1, 0}, {2, 2, 80, 80, 5, 0, 1, 0}, {1, 1, 256, 256, 5, 0, 1, 0}};
+struct head_layout {
+    int32_t heads, kv_heads, head_size;
+
+    void tell(call &c) const
+    {
+        c.o.at.heads = heads;
+        c.o.at.kv_heads = kv_heads;
+        c.o.at.head_size = head_size;
+    }
+};
+
+const head_layout head_layouts[] = {{4, 2, 64}, {3, 1, 34}, {2, 2, 80}, {1, 1, 256}};
 /* of GPT-3 175B, Llama 405B, and a GPT of 1T parameters (2104.04473) */
-const launch_heads wide_heads[] = {
-    {96, 96, 128, 128, 5, 0, 1, 0}, {128, 8, 128, 128, 5, 0, 1, 0}, {160, 160, 160, 160, 5, 0, 1, 0}};
+const head_layout wide_heads[] = {{96, 96, 128}, {128, 8, 128}, {160, 160, 160}};
 
 /* Of each head the first `d` elements rotate. */
-void rope_case(int type, launch_heads at, int64_t tokens, int64_t d, bool interleaved)
+void rope_case(int type, head_layout at, int64_t tokens, int64_t d, bool interleaved)
 {
     int64_t size = at.head_size, columns = (at.heads + at.kv_heads) * size, gap = size == 80 ? 8 : 0;
     vector<double> where, table;
@@ -125,7 +132,7 @@ void rope_case(int type, launch_heads at, int64_t tokens, int64_t d, bool interl
             table.push_back(i < d / 2 ? cos(angle) : sin(angle));
         }
     array qk(type, randoms((size_t)(tokens * (columns + gap)))), positions(INT32, where),
-        cosine_sine(LAUNCH_FP32, table);
+        cosine_sine(DTYPE_FP32, table);
     array y(type, (size_t)(tokens * columns));
     for (bool inverse : {false, true}) {
         vector<double> want((size_t)(tokens * columns)), in_place = qk.value;
@@ -143,24 +150,19 @@ void rope_case(int type, launch_heads at, int64_t tokens, int64_t d, bool interl
                 want[(size_t)(t * columns + c)] = out;
                 in_place[(size_t)(t * (columns + gap) + c)] = out;
             }
-        launch_matrix q = columns_from(qk, 0, columns + gap), k = columns_from(qk, at.heads * size, columns + gap);
-        launch_rope_operands of = {columns_from(y, 0, columns),
-                                   columns_from(y, at.heads * size, columns),
-                                   q,
-                                   k,
-                                   columns_from(cosine_sine, 0, d),
-                                   positions.to<int32_t>(),
-                                   tokens,
-                                   (int32_t)d,
-                                   0,
-                                   at,
-                                   inverse,
-                                   interleaved};
-        run_ok("launch_rope", launch_rope(nullptr, type, &of));
+        int64_t q_columns = at.heads * size, k_columns = at.kv_heads * size;
+        tensor q = rows_in(qk, tokens, q_columns, columns + gap),
+               k = rows_in(qk, tokens, k_columns, columns + gap, q_columns);
+        call c({q, k, all_of(positions), rows_in(cosine_sine, 30, d)},
+               {rows_in(y, tokens, q_columns, columns), rows_in(y, tokens, k_columns, columns, q_columns)});
+        at.tell(c);
+        c.o.at.inverse = inverse;
+        c.o.at.interleaved = interleaved;
+        RUN(rope, c);
         compare("y", y, want, 2e-7);
-        of.yq = q;
-        of.yk = k;
-        run_ok("launch_rope", launch_rope(nullptr, type, &of));
+        c.out(0, q);
+        c.out(1, k);
+        RUN(rope, c);
         compare("in place", qk, in_place, 2e-7);
     }
 }
@@ -168,20 +170,19 @@ void rope_case(int type, launch_heads at, int64_t tokens, int64_t d, bool interl
 void rope()
 {
     for (int type : check_types)
-        for (launch_heads at : head_layouts)
+        for (head_layout at : head_layouts)
             for (int64_t rotated : {at.head_size, at.head_size / 2, 2})
                 for (bool interleaved : {false, true})
                     rope_case(type, at, 11, rotated / 2 * 2, interleaved);
 }
 
-void head_norm_case(int type, launch_heads at, int64_t tokens, float offset)
+void head_norm_case(int type, head_layout at, int64_t tokens, float offset)
 {
     int64_t d = at.head_size, all = at.heads + at.kv_heads, k_first = at.heads * d;
     size_t cells = (size_t)(tokens * all * d);
     array qk(type, randoms(cells, 2)), wq(type, randoms((size_t)d)), wk(type, randoms((size_t)d)), y(type, cells);
-    array rstd(LAUNCH_FP32, (size_t)(tokens * all)), dy(type, randoms(cells)), dqk(type, cells);
-    array dwq(LAUNCH_FP32, randoms((size_t)d)), dwk(LAUNCH_FP32, randoms((size_t)d));
-    array scratch(LAUNCH_FP32, (size_t)launch_head_norm_grad_scratch(tokens, at) / 4);
+    array rstd(DTYPE_FP32, (size_t)(tokens * all)), dy(type, randoms(cells)), dqk(type, cells);
+    array dwq(DTYPE_FP32, randoms((size_t)d)), dwk(DTYPE_FP32, randoms((size_t)d));
     vector<double> want_y = qk.value, want_rstd((size_t)(tokens * all)), want_dx = dy.value, want_q = dwq.value,
                    want_k = dwk.value;
     for (int64_t t = 0; t < tokens; t++)
@@ -201,38 +202,22 @@ void head_norm_case(int type, launch_heads at, int64_t tokens, float offset)
                 (h < at.heads ? want_q : want_k)[c] += dy.value[base + c] * n;
             }
         }
-    auto heads_of = [&](const array &of, int64_t first) { return columns_from(of, first, all * d); };
-    launch_head_norm_operands of = {heads_of(y, 0),
-                                    heads_of(y, k_first),
-                                    heads_of(qk, 0),
-                                    heads_of(qk, k_first),
-                                    wq.to(),
-                                    wk.to(),
-                                    rstd.to<float>(),
-                                    tokens,
-                                    at,
-                                    1e-6f,
-                                    offset};
-    run_ok("launch_head_norm", launch_head_norm(nullptr, type, &of));
+    auto q_of = [&](const array &a) { return rows_in(a, tokens, k_first, all * d); };
+    auto k_of = [&](const array &a) { return rows_in(a, tokens, at.kv_heads * d, all * d, k_first); };
+    call forward({q_of(qk), k_of(qk), all_of(wq), all_of(wk)}, {q_of(y), k_of(y), rows_in(rstd, tokens, all)});
+    at.tell(forward);
+    forward.o.at.epsilon = 1e-6f;
+    forward.o.at.offset = offset;
+    RUN(head_norm, forward);
     compare("y", y, want_y, 1e-6);
     compare("rstd", rstd, want_rstd, 1e-6);
-    launch_head_norm_gradients back = {heads_of(dqk, 0),
-                                       heads_of(dqk, k_first),
-                                       heads_of(dy, 0),
-                                       heads_of(dy, k_first),
-                                       heads_of(qk, 0),
-                                       heads_of(qk, k_first),
-                                       wq.to(),
-                                       wk.to(),
-                                       rstd.to<float>(),
-                                       dwq.to<float>(),
-                                       dwk.to<float>(),
-                                       scratch.to<float>(),
-                                       tokens,
-                                       at,
-                                       true,
-                                       offset};
-    run_ok("launch_head_norm_grad", launch_head_norm_grad(nullptr, type, &back));
+    call back({q_of(dy), k_of(dy), q_of(qk), k_of(qk), all_of(wq), all_of(wk), rows_in(rstd, tokens, all)},
+              {q_of(dqk), k_of(dqk), all_of(dwq), all_of(dwk)});
+    back.o.at = forward.o.at;
+    back.o.at.accumulate = OP_ADDS;
+    array scratch(BYTES, (size_t)cuda_head_norm_grad_scratch(&back.o));
+    back.scratch(scratch);
+    RUN(head_norm_grad, back);
     compare("dqk", dqk, want_dx, 2e-6);
     compare("dwq", dwq, want_q, 4e-6);
     compare("dwk", dwk, want_k, 4e-6);
@@ -241,7 +226,7 @@ void head_norm_case(int type, launch_heads at, int64_t tokens, float offset)
 void head_norm()
 {
     for (int type : check_types)
-        for (launch_heads at : head_layouts)
+        for (head_layout at : head_layouts)
             for (float offset : {0.0f, 1.0f})
                 head_norm_case(type, at, 23, offset);
 }
@@ -261,9 +246,8 @@ void width_norm_case(int type, int64_t tokens, int64_t q, int64_t k, int ranks, 
     array qk(type, randoms((size_t)tokens * all, 2)), dy(type, randoms((size_t)tokens * all)), y(type, dy.value.size()),
         dx(type, dy.value.size());
     array w[] = {{type, randoms((size_t)q)}, {type, randoms((size_t)k)}};
-    array dw[] = {{LAUNCH_FP32, randoms((size_t)q)}, {LAUNCH_FP32, randoms((size_t)k)}};
-    array scratch(LAUNCH_FP32, (size_t)launch_width_dots_scratch(tokens, q + k) / 4);
-    array squares(LAUNCH_FP32, (size_t)tokens * 2), dots(LAUNCH_FP32, (size_t)tokens * 2);
+    array dw[] = {{DTYPE_FP32, randoms((size_t)q)}, {DTYPE_FP32, randoms((size_t)k)}};
+    array squares(DTYPE_FP32, (size_t)tokens * 2), dots(DTYPE_FP32, (size_t)tokens * 2);
     vector<double> want_y = qk.value, want_dx = dy.value, want_dw[] = {dw[0].value, dw[1].value}, want_squares,
                    want_dots;
     for (int64_t t = 0; t < tokens; t++)
@@ -285,51 +269,45 @@ void width_norm_case(int type, int64_t tokens, int64_t q, int64_t k, int ranks, 
             want_squares.push_back(sum);
             want_dots.push_back(dot);
         }
-    auto part = [&](const array &of, int which) { return columns_from(of, which ? q : 0, (int64_t)all); };
-    auto sums = [](const array &of) { return launch_matrix{of.to<float>(), 2}; };
-    launch_width of = {};
-    of.tokens = tokens;
-    of.epsilon = 1e-6f;
-    of.offset = offset;
-    of.squares = sums(squares);
-    for (int i = 0; i < 2; i++) {
-        of.x[i] = part(qk, i);
-        of.columns[i] = columns[i];
-        of.width[i] = columns[i] * ranks;
-    }
-    run_ok("launch_width_squares", launch_width_squares(nullptr, type, &of));
+    auto part = [&](const array &a, int which) {
+        return rows_in(a, tokens, columns[which], (int64_t)all, which ? q : 0);
+    };
+    auto tell = [&](call &c) {
+        c.o.at.epsilon = 1e-6f;
+        c.o.at.offset = offset;
+        for (int i = 0; i < 2; i++)
+            c.o.at.width[i] = columns[i] * ranks;
+    };
+    auto sums = [&](const array &a) { return rows_in(a, tokens, 2); };
+    const tensor x0 = part(qk, 0), x1 = part(qk, 1), w0 = all_of(w[0]), w1 = all_of(w[1]);
+    RUN(width_squares, call({x0, x1}, {sums(squares)}));
     compare("squares", squares, want_squares, 2e-6);
-    array all_squares(LAUNCH_FP32, times(want_squares, ranks)), all_dots(LAUNCH_FP32, times(want_dots, ranks));
-    of.squares = sums(all_squares);
-    for (int i = 0; i < 2; i++) {
-        of.y[i] = part(y, i);
-        of.w[i] = w[i].to();
-    }
-    run_ok("launch_width_norm", launch_width_norm(nullptr, type, &of));
+    array all_squares(DTYPE_FP32, times(want_squares, ranks)), all_dots(DTYPE_FP32, times(want_dots, ranks));
+    call forward({x0, x1, w0, w1, sums(all_squares)}, {part(y, 0), part(y, 1)});
+    tell(forward);
+    RUN(width_norm, forward);
     compare("y", y, want_y, 1e-6);
-    of.dots = sums(dots);
-    for (int i = 0; i < 2; i++) {
-        of.y[i] = {};
-        of.dy[i] = part(dy, i);
-        of.dw[i] = dw[i].to<float>();
-    }
-    of.scratch = scratch.to<float>();
-    of.accumulate = true;
-    run_ok("launch_width_dots", launch_width_dots(nullptr, type, &of));
+    call products({part(dy, 0), part(dy, 1), x0, x1, w0, w1, sums(all_squares)},
+                  {sums(dots), all_of(dw[0]), all_of(dw[1])});
+    tell(products);
+    products.o.at.accumulate = OP_ADDS;
+    array scratch(BYTES, (size_t)cuda_width_dots_scratch(&products.o));
+    products.scratch(scratch);
+    RUN(width_dots, products);
     compare("dots", dots, want_dots, 4e-6);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         compare("dw", dw[i], want_dw[i], 4e-6);
-        of.y[i] = part(dx, i);
-    }
-    of.dots = sums(all_dots);
-    run_ok("launch_width_norm_grad", launch_width_norm_grad(nullptr, type, &of));
+    call back({part(dy, 0), part(dy, 1), x0, x1, w0, w1, sums(all_squares), sums(all_dots)},
+              {part(dx, 0), part(dx, 1)});
+    tell(back);
+    RUN(width_norm_grad, back);
     compare("dx", dx, want_dx, 2e-6);
 }
 
 void width_norm()
 {
     for (int type : check_types)
-        for (auto columns : {launch_extent{96, 32}, launch_extent{640, 640}, launch_extent{7, 5}})
+        for (auto columns : {norm_size{96, 32}, norm_size{640, 640}, norm_size{7, 5}})
             for (float offset : {0.0f, 1.0f})
                 width_norm_case(type, 23, columns.rows, columns.columns, offset == 0 ? 1 : 3, offset);
 }
@@ -356,19 +334,22 @@ void embedding_case(int type, int64_t tokens, int64_t columns)
             want_sum[(size_t)(t * columns + c)] +=
                 table.value[(size_t)(positions.value[(size_t)t] * (double)columns) + (size_t)c];
         }
-    run_ok("launch_embed",
-           launch_embed(nullptr, type, y.to(), id.to<int32_t>(), table.to(), {tokens, columns, first, rows}));
+    const tensor of_y = rows_in(y, tokens, columns), of_table = rows_in(table, rows, columns);
+    call take({all_of(id), of_table}, {of_y});
+    take.o.at.vocabulary.first = first;
+    RUN(embed, take);
     compare("y", y, want, 0);
-    run_ok("launch_add_rows", launch_add_rows(nullptr, type, y.to(), x.to(), positions.to<int32_t>(), table.to(),
-                                              {tokens, columns, 0, rows}));
+    RUN(add_positions, call({rows_in(x, tokens, columns), all_of(positions), of_table}, {of_y}));
     compare("with positions", y, want_sum, 1e-7);
-    array d(LAUNCH_FP32, (size_t)(rows * columns)), scratch(INT32, (size_t)launch_embed_grad_scratch(tokens, rows) / 4);
+    array d(DTYPE_FP32, (size_t)(rows * columns));
+    call back({rows_in(dy, tokens, columns), all_of(id)}, {rows_in(d, rows, columns)});
+    back.o.at.vocabulary.first = first;
+    array scratch(BYTES, (size_t)cuda_embed_grad_scratch(&back.o));
+    back.scratch(scratch);
     vector<float> sums((size_t)(rows * columns));
     for (int pass = 0; pass < 2; pass++) {
-        run_ok("launch_embed_grad",
-               launch_embed_grad(
-                   nullptr, type, d.to<float>(),
-                   {dy.to(), id.to<int32_t>(), {tokens, columns, first, rows}, pass == 1, scratch.to<int32_t>()}));
+        back.o.at.accumulate = pass == 1;
+        RUN(embed_grad, back);
         for (int64_t t = 0; t < tokens; t++)
             for (int64_t c = 0, row = (int64_t)ids[(size_t)t] - first; c < columns && row >= 0 && row < rows; c++)
                 sums[(size_t)(row * columns + c)] += (float)dy.value[(size_t)(t * columns + c)];
@@ -387,19 +368,21 @@ void embedding()
 
 void column_sum_case(int type, int64_t rows, int64_t columns, int64_t pitch)
 {
-    array x(type, randoms((size_t)(rows * pitch))), sum(LAUNCH_FP32, randoms((size_t)columns));
-    array scratch(LAUNCH_FP32, (size_t)launch_column_sum_scratch(rows, columns) / 4);
+    array x(type, randoms((size_t)(rows * pitch))), sum(DTYPE_FP32, randoms((size_t)columns));
+    call c({rows_in(x, rows, columns, pitch)}, {all_of(sum)});
+    array scratch(BYTES, (size_t)cuda_bias_grad_scratch(&c.o));
+    c.scratch(scratch);
+    c.o.at.accumulate = OP_ADDS;
     vector<double> want = sum.value, fresh((size_t)columns);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) {
             want[(size_t)c] += x.value[(size_t)(r * pitch + c)];
             fresh[(size_t)c] += x.value[(size_t)(r * pitch + c)];
         }
-    run_ok("launch_column_sum", launch_column_sum(nullptr, type, sum.to<float>(), {x.to(), pitch}, {rows, columns},
-                                                  true, scratch.to<float>()));
+    RUN(bias_grad, c);
     compare("added", sum, want, 2e-6);
-    run_ok("launch_column_sum", launch_column_sum(nullptr, type, sum.to<float>(), {x.to(), pitch}, {rows, columns},
-                                                  false, scratch.to<float>()));
+    c.o.at.accumulate = OP_WRITES;
+    RUN(bias_grad, c);
     compare("written", sum, fresh, 2e-6);
 }
 
@@ -472,18 +455,18 @@ void wide()
 {
     for (int64_t columns : {6144, 12288, 16384, 25600, 60000})
         for (int variant = 0; variant < 4; variant++)
-            norm_case(LAUNCH_BF16, {2, columns}, variant & 1, variant & 2, 0);
-    norm_case(LAUNCH_FP32, {2, 12288}, true, true, 0);
-    for (launch_heads at : wide_heads) {
-        rope_case(LAUNCH_BF16, at, 2, at.head_size, false);
-        rope_case(LAUNCH_BF16, at, 2, at.head_size, true);
-        head_norm_case(LAUNCH_BF16, at, 2, 0);
+            norm_case(DTYPE_BF16, {2, columns}, variant & 1, variant & 2, 0);
+    norm_case(DTYPE_FP32, {2, 12288}, true, true, 0);
+    for (head_layout at : wide_heads) {
+        rope_case(DTYPE_BF16, at, 2, at.head_size, false);
+        rope_case(DTYPE_BF16, at, 2, at.head_size, true);
+        head_norm_case(DTYPE_BF16, at, 2, 0);
     }
     for (int64_t columns : {5120, 16384, 60000})
-        width_norm_case(LAUNCH_BF16, 2, columns, columns / 8, 1, 0);
+        width_norm_case(DTYPE_BF16, 2, columns, columns / 8, 1, 0);
     for (int64_t columns : {12288, 16384, 25600}) {
-        embedding_case(LAUNCH_BF16, 3, columns);
-        column_sum_case(LAUNCH_BF16, 3, 4 * columns, 4 * columns);
+        embedding_case(DTYPE_BF16, 3, columns);
+        column_sum_case(DTYPE_BF16, 3, 4 * columns, 4 * columns);
     }
 }
 
@@ -493,13 +476,13 @@ void narrow()
     for (const char *kib : {"99", "163"}) {
         shared_limit limit(kib);
         for (int64_t columns : {12288, 25600})
-            norm_case(LAUNCH_BF16, {2, columns}, true, true, 0);
+            norm_case(DTYPE_BF16, {2, columns}, true, true, 0);
         for (int type : check_types)
             for (int64_t columns : {33, 40}) {
                 norm_case(type, {2, columns}, true, false, 0);
                 width_norm_case(type, 2, columns, columns, 1, 0);
             }
-        width_norm_case(LAUNCH_BF16, 2, 25600, 3200, 1, 0);
+        width_norm_case(DTYPE_BF16, 2, 25600, 3200, 1, 0);
     }
     shared_limit limit("2"); /* of no GPU: rows that fit nowhere, of every type and access, are short here */
     for (int type : check_types)

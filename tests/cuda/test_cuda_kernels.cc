@@ -118,7 +118,7 @@ wavefronts count_wavefronts(const std::function<void()> &launches)
 
 int type_bytes(int type)
 {
-    return type == LAUNCH_FP32 || type == INT32 ? 4 : type == INT64 || type == FP64 ? 8 : type == BYTES ? 1 : 2;
+    return type == DTYPE_FP32 || type == INT32 ? 4 : type == INT64 || type == FP64 ? 8 : type == BYTES ? 1 : 2;
 }
 
 template <typename T> static void put_as(void *to, T value)
@@ -135,11 +135,11 @@ template <typename T> static T get_as(const void *from)
 
 void encode(void *to, int type, double value)
 {
-    if (type == LAUNCH_FP32)
+    if (type == DTYPE_FP32)
         put_as(to, (float)value);
-    else if (type == LAUNCH_BF16)
+    else if (type == DTYPE_BF16)
         put_as(to, __float2bfloat16_rn((float)value));
-    else if (type == LAUNCH_FP16)
+    else if (type == DTYPE_FP16)
         put_as(to, __float2half_rn((float)value));
     else if (type == INT32)
         put_as(to, (int32_t)value);
@@ -153,11 +153,11 @@ void encode(void *to, int type, double value)
 
 double decode(const void *from, int type)
 {
-    if (type == LAUNCH_FP32)
+    if (type == DTYPE_FP32)
         return (double)get_as<float>(from);
-    if (type == LAUNCH_BF16)
+    if (type == DTYPE_BF16)
         return (double)__bfloat162float(get_as<__nv_bfloat16>(from));
-    if (type == LAUNCH_FP16)
+    if (type == DTYPE_FP16)
         return (double)__half2float(get_as<__half>(from));
     if (type == INT32)
         return get_as<int32_t>(from);
@@ -196,7 +196,7 @@ const vector<double> &array::get()
 
 static double unit(int type)
 {
-    return type == LAUNCH_FP32 ? 0x1p-24 : type == LAUNCH_BF16 ? 0x1p-8 : type == LAUNCH_FP16 ? 0x1p-11 : 0;
+    return type == DTYPE_FP32 ? 0x1p-24 : type == DTYPE_BF16 ? 0x1p-8 : type == DTYPE_FP16 ? 0x1p-11 : 0;
 }
 
 /* CHECK_STOP in the environment: one failure is enough, as it is of a mutant. */
@@ -217,7 +217,7 @@ void compare(const char *what, array &got, const vector<double> &want, double sl
     for (double w : want)
         square += w * w;
     double rms = want.empty() ? 0 : sqrt(square / (double)want.size());
-    double tiny = got.type == LAUNCH_FP16 ? 0x1p-25 : 1e-38;
+    double tiny = got.type == DTYPE_FP16 ? 0x1p-25 : 1e-38;
     for (size_t i = 0; i < want.size(); i++) {
         double allowed = unit(got.type) * fabs(want[i]) + slack * (rms + fabs(want[i])) + tiny;
         double error = want[i] == got.value[i] ? 0 : fabs(got.value[i] - want[i]) / allowed;
@@ -254,6 +254,27 @@ void run_ok(const char *what, int result)
 #endif
 }
 
+static int launch_error; /* of the op that runs */
+
+void cuda_launched(const op *, int error)
+{
+    launch_error = launch_error ? launch_error : error;
+}
+
+void cuda_must_be_whole(const op *, const tensor *t)
+{
+    if (t && !tensor_contiguous(t))
+        check_die("an operand with gaps between its rows");
+}
+
+int call::error_of(op_kernel entry)
+{
+    const run_context context = {};
+    launch_error = 0;
+    entry(&o, &context);
+    return launch_error;
+}
+
 static void run_case(const test_case &c)
 {
     check_count.now = c.name;
@@ -262,7 +283,8 @@ static void run_case(const test_case &c)
     long compared = check_count.compared, failed = check_count.failed;
     check_seed(1);
     c.run();
-    printf("%-36s %6ld comparisons, %ld failed\n", c.name, check_count.compared - compared, check_count.failed - failed);
+    printf("%-36s %6ld comparisons, %ld failed\n", c.name, check_count.compared - compared,
+           check_count.failed - failed);
 #else
     uint64_t hash[2];
     for (int order = 0; order < 2; order++) {

@@ -56,7 +56,7 @@ plain|norm.cu|norm.cu|rows/norms|s,weight\[i\] += offset;,,|a norm of 1 + w forg
 plain|heads.cu|heads.cu|rows/head_norm|s, + offset));,));,|a head's norm forgets its offset
 plain|heads.cu|heads.cu|rows/rope|s,front + 2 \* half,front + half,|what is copied lies in the second half
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
-plain|heads.cu|heads.cu|rows/rope|s,of->interleaved ? interleaved,false ? interleaved,|halves for neighbours
+plain|heads.cu|heads.cu|rows/rope|s,o->at.interleaved ? rope_turn,false ? rope_turn,|halves for neighbours
 plain|heads.cu|heads.cu|rows/rope|s,(V + i) % 2 ?,(V + i) % 2 == 0 ?,|the neighbours of the second vector change places
 plain|heads.cu|heads.cu|latent/rope|s,head < x.heads ? part.front : 0,0,|the first elements of a head rotate, not the last
 plain|heads.cu|heads.cu|latent/rope|s,else if (front == 0),else if (false),|what is in front of the key they share is copied
@@ -69,13 +69,13 @@ plain|latent.cu|latent.cu|latent/decode|s,in.heads \* in.nope + (int64_t)head,in
 race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* the chunk.*,,|a chunk is weighed before its scores are there
 race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* no warp reads scores.*,,|scores are overwritten while they are read
 race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* no thread reads.*,,|the next chunk's scores are written while this one's are read
-plain|latent.cu|latent.cu|latent/large|s,allow_shared(step\, bytes),0,|more shared memory than a block has unasked
+plain|latent.cu|latent.cu|latent/large|s,allow_shared(step\, (int)bytes),0,|more shared memory than a block has unasked
 plain|width.cu|width.cu|rows/width_norm|s,x\[i\] \* scale \* (w\[i\] + n.offset),x[i] * scale * w[i],|a norm over all heads forgets its offset
 plain|width.cu|width.cu|rows/width_norm|s,squares / s.width,squares / (float)s.columns,|a norm over all heads takes the mean over one rank
 plain|width.cu|width.cu|rows/width_norm|s,- x\[i\] \* scale \* mean,,|a gradient over all heads without its projection
 plain|width.cu|width.cu|rows/width_norm|s,which ? blocks \* q.columns : 0,0,|shares of the weights of k lie on those of q
 race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
-plain|norm.cu|norm.cu|rows/wide|s,kernel = shared ? wide,kernel = true ? wide,|a norm's row that does not fit into shared memory is kept there
+plain|norm.cu|norm.cu|rows/wide|s,kernel = shared ? norm,kernel = true ? norm,|a norm's row that does not fit into shared memory is kept there
 plain|norm.cu|norm.cu|rows/norms|s,load_kept<HELD>(sum\, db,load_kept<HELD>(sum\, dw,|a norm's bias has the gradient of its weight
 race|vector.cuh|norm.cu|rows/banks|s,HELD \&\& V == 8 ? piece ^,false ? piece ^,|pieces of a norm's row meet in a bank
 race|vector.cuh|norm.cu|rows/banks|s,each = V < 4 ? V : 4,each = 1,|a norm's row is kept a number at a time
@@ -135,7 +135,7 @@ plain|pointwise.cu|pointwise.cu|pointwise/gelu_exact|s,0.5f \* erfcf(-,0.5f * er
 plain|pointwise.cu|pointwise.cu|pointwise/scale|s,return factor \* x;,return x;,|a multiple is the value
 plain|pointwise.cu|pointwise.cu|pointwise/dropout|s,element + (uint64_t)i) / 4,element + (uint64_t)i) / 8,|draws are used twice
 asan|pointwise.cu|pointwise.cu|pointwise/copy|s,if (column >= words ,if (column > words ,|one word too many is copied
-plain|update.cu|update.cu|update/adamw|s,bool skip = control\[SCALARS_SKIP\] != 0,bool skip = false,|a skipped step changes weights
+plain|update.cu|update.cu|update/adamw|s,bool skip = control\[CONTROL_SKIP\] != 0,bool skip = false,|a skipped step changes weights
 plain|update.cu|update.cu|update/adamw|s,blockIdx.x >= list.at,blockIdx.x > list.at,|a block works on the wrong tensor
 plain|update.cu|update.cu|update/lion|s,m = f.beta2 \* m + (1.0f - f.beta2) \* g;,m = direction;,|the momentum is the direction
 plain|update.cu|update.cu|update/narrow|s,row \* s.stride + column,row * s.columns + column,|rounding depends on the layout
@@ -173,8 +173,8 @@ plain|experts.cu|experts.cu|experts/assign|s,same \&\& other < lane,same \&\& ot
 plain|experts.cu|experts.cu|experts/assign|s,^        before += all;,,|chunks beyond the first 32 begin too early
 plain|experts.cu|experts.cu|experts/assign|s,^        before += sum;,,|experts beyond the first 32 begin too early
 race|experts.cu|experts.cu|experts/overflow|/counted\[me\] = own;/{n;s,block_barrier();,,}|what is over is added before all have counted
-plain|experts.cu|experts.cu|experts/overflow|s,(float)(rows - in.room\[i\]),(float)rows,|all rows are over
-plain|experts.cu|experts.cu|experts/overflow|s,in.rung < RUNGS \&\& rows > in.room,in.rung < RUNGS \&\& rows >= in.room,|a rung that is full lacks room
+plain|experts.cu|experts.cu|experts/overflow|s,(float)(rows - as.room\[i\]),(float)rows,|all rows are over
+plain|experts.cu|experts.cu|experts/overflow|s,as.rung < RUNGS \&\& rows > as.room,as.rung < RUNGS \&\& rows >= as.room,|a rung that is full lacks room
 plain|experts.cu|experts.cu|experts/assign|s,int64_t row = number - a.skip,int64_t row = number,|a later pass places the rows of the first
 race|experts.cu|experts.cu|experts/slots_overflow|/counted\[i\] = 0;/{n;s,block_barrier();,,}|slots are counted before all counts are zero
 plain|experts.cu|experts.cu|experts/slots_overflow|s,first += WARPS \* CHUNK,first += 2 * WARPS * CHUNK,|half of what goes to slots is not counted
@@ -190,11 +190,11 @@ plain|experts.cu|experts.cu|experts/exchange|s,at += AHEAD,at += AHEAD + 1,|one 
 plain|experts.cu|experts.cu|experts/exchange|s,there = of.places\[at\] < 0,there = of.places[at] >= 0,|a sum in place lacks its rows
 plain|experts.cu|experts.cu|experts/exchange|s,bool there = y.at == addend.at,bool there = !addend.at || y.at == addend.at,|a token without rows or addend is left as it was
 plain|experts.cu|experts.cu|experts/exchange|s,sum = warp_sum(sum);,,|a dot product is one lane's
-plain|pointwise.cu|pointwise.cu|pointwise/keep|s, || (control .. control\[SCALARS_SKIP\] != 0),,|a skipped step changes what is kept
+plain|pointwise.cu|pointwise.cu|pointwise/keep|s, || (control .. control\[CONTROL_SKIP\] != 0),,|a skipped step changes what is kept
 plain|balance.cu|balance.cu|balance/load|s,token_sample(places ? places\[token\] : token\, sequence),token_sample(token\, sequence),|tokens are counted where they lie
-plain|balance.cu|balance.cu|balance/load|s,int failed = launch_zero.*,int failed = 0;,|counts begin where memory was
-plain|balance.cu|balance.cu|balance/count|s,int failed = add ?,int failed = !add ?,|counts begin where memory was
-plain|balance.cu|balance.cu|balance/bias|s,if (control\[SCALARS_SKIP\] != 0),if (false),|a skipped step moves a bias
+plain|balance.cu|balance.cu|balance/load|s,int failed = accumulate ? 0 : launch_zero.*,int failed = 0;,|counts begin where memory was
+plain|balance.cu|balance.cu|balance/count|s,int failed = accumulate ?,int failed = !accumulate ?,|counts begin where memory was
+plain|balance.cu|balance.cu|balance/bias|s,if (control\[CONTROL_SKIP\] != 0),if (false),|a skipped step moves a bias
 plain|balance.cu|balance.cu|balance/share|s,(int64_t)experts \* counts\[e\]) / ,counts[e]) / ,|loads are shares, not multiples of the mean
 plain|balance.cu|balance.cu|balance/bias|s,return warp_sum(sum);,return sum;,|the mean is of one lane's experts
 plain|balance.cu|balance.cu|balance/bias|s,lacks > 0 ? rate : -rate,lacks > 0 ? -rate : rate,|biases move the other way
@@ -261,7 +261,7 @@ mutant() { # LINE
         return 1
     fi
     objects=$(ls "$units"/kernels/cuda/*.o "$others"/tests/cuda/shim/*.o "$others"/tests/cuda/*.o "$build/kernels/compress.o" \
-        "$build/memory/dtype.o" "$build/memory/log.o" "$build/memory/log_line.o" "$build/memory/outlet.o" |
+        "$build/memory/dtype.o" "$build/memory/tensor.o" "$build/memory/log.o" "$build/memory/log_line.o" "$build/memory/outlet.o" |
         grep -v "/kernels/cuda/${unit%.cu}.o")
     ${CXX:-g++} -rdynamic $([ $kind != asan ] || echo -fsanitize=address) -o "$tree/test" "$tree/mutant.o" $objects -ldl || return 1
     # the shim finds deadlocks itself: what takes for ever has not been caught; the limit leaves room for a busy machine

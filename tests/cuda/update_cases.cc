@@ -21,15 +21,15 @@ struct element {
 /* What a rule does to one element, by its formula. `odd`: with weight decay, and Nesterov's momentum. */
 struct rule_case {
     int rule, states;
-    element (*step)(element e, double g, const scalars_device &s, bool odd);
+    element (*step)(element e, double g, const step_scalars &s, bool odd);
 };
 
-double decay(const scalars_device &s, bool odd)
+double decay(const step_scalars &s, bool odd)
 {
     return odd ? (double)s.weight_decay : 0;
 }
 
-element adamw_step(element e, double g, const scalars_device &s, bool odd)
+element adamw_step(element e, double g, const step_scalars &s, bool odd)
 {
     double beta1 = s.beta1, beta2 = s.beta2;
     e.state[0] = beta1 * e.state[0] + (1 - beta1) * g;
@@ -40,7 +40,7 @@ element adamw_step(element e, double g, const scalars_device &s, bool odd)
     return e;
 }
 
-element lion_step(element e, double g, const scalars_device &s, bool odd)
+element lion_step(element e, double g, const step_scalars &s, bool odd)
 {
     double direction = (double)s.beta1 * e.state[0] + (1 - (double)s.beta1) * g;
     e.master -= (double)s.lr * ((direction > 0) - (direction < 0) + decay(s, odd) * e.master);
@@ -48,14 +48,14 @@ element lion_step(element e, double g, const scalars_device &s, bool odd)
     return e;
 }
 
-element sgd_step(element e, double g, const scalars_device &s, bool odd)
+element sgd_step(element e, double g, const step_scalars &s, bool odd)
 {
     e.state[0] = (double)s.momentum * e.state[0] + g;
     e.master -= (double)s.lr * (odd ? g + (double)s.momentum * e.state[0] : e.state[0]);
     return e;
 }
 
-element muon_momentum_step(element e, double g, const scalars_device &s, bool odd)
+element muon_momentum_step(element e, double g, const step_scalars &s, bool odd)
 {
     double momentum = s.momentum;
     e.state[0] = momentum * e.state[0] + (1 - momentum) * g;
@@ -63,7 +63,7 @@ element muon_momentum_step(element e, double g, const scalars_device &s, bool od
     return e;
 }
 
-element muon_step(element e, double x, const scalars_device &s, bool odd)
+element muon_step(element e, double x, const step_scalars &s, bool odd)
 {
     double lr = s.muon_lr;
     e.master = (1 - lr * decay(s, odd)) * e.master - lr * SCALE * (x / FACTOR);
@@ -73,10 +73,10 @@ element muon_step(element e, double x, const scalars_device &s, bool odd)
 operands make_operands(const rule_case &c, int type, size_t count)
 {
     operands t;
-    t.gradient.reset(new array(LAUNCH_FP32, randoms(count)));
-    t.master.reset(new array(LAUNCH_FP32, randoms(count)));
+    t.gradient.reset(new array(DTYPE_FP32, randoms(count)));
+    t.master.reset(new array(DTYPE_FP32, randoms(count)));
     for (int k = 0; k < c.states; k++)
-        t.state[k].reset(new array(LAUNCH_FP32, randoms(count, k ? 1 : 0.1)));
+        t.state[k].reset(new array(DTYPE_FP32, randoms(count, k ? 1 : 0.1)));
     if (c.states > 1) { /* a mean of squares */
         for (double &v : t.state[1]->value)
             v = v * v;
@@ -90,7 +90,7 @@ launch_update_segment segment_of(const operands &t, int type, bool weighs, bool 
 {
     launch_update_segment s = {};
     s.gradient = t.gradient->to<float>();
-    s.weight = type == LAUNCH_FP32 || !weighs ? nullptr : t.weight->to();
+    s.weight = type == DTYPE_FP32 || !weighs ? nullptr : t.weight->to();
     s.master = t.master->to();
     for (int k = 0; k < 2 && t.state[k]; k++)
         s.state[k] = t.state[k]->to();
@@ -100,7 +100,7 @@ launch_update_segment segment_of(const operands &t, int type, bool weighs, bool 
     return s;
 }
 
-void compare_operands(const rule_case &c, operands &t, const scalars_device &s, int type, bool skip, bool odd)
+void compare_operands(const rule_case &c, operands &t, const step_scalars &s, int type, bool skip, bool odd)
 {
     bool weighs = c.rule != LAUNCH_muon_momentum;
     vector<double> master = t.master->value, weight = t.weight->value, state[2];
@@ -114,7 +114,7 @@ void compare_operands(const rule_case &c, operands &t, const scalars_device &s, 
         master[i] = e.master;
         for (int k = 0; k < c.states; k++)
             state[k][i] = e.state[k];
-        weight[i] = type == LAUNCH_FP32 || !weighs ? weight[i] : e.master;
+        weight[i] = type == DTYPE_FP32 || !weighs ? weight[i] : e.master;
     }
     if (skip && !weighs)
         master.assign(master.size(), 0);
@@ -124,9 +124,9 @@ void compare_operands(const rule_case &c, operands &t, const scalars_device &s, 
         compare("state", *t.state[k], state[k], skip ? 0 : 6e-7);
 }
 
-scalars_device some_scalars()
+step_scalars some_scalars()
 {
-    scalars_device s = {};
+    step_scalars s = {};
     s.lr = 3e-3f, s.beta1 = 0.9f, s.beta2 = 0.95f, s.epsilon = 1e-8f, s.weight_decay = 0.1f;
     s.muon_lr = 2e-2f, s.momentum = 0.95f;
     s.momentum_correction = 1 - powf(0.9f, 5), s.variance_correction = 1 - powf(0.95f, 5);
@@ -135,11 +135,11 @@ scalars_device some_scalars()
 
 void run_rule(const rule_case &c)
 {
-    scalars_device s = some_scalars();
+    step_scalars s = some_scalars();
     array scalars = bytes_of(&s, sizeof s);
     for (int type : check_types)
         for (bool skip : {false, true}) {
-            array control(LAUNCH_FP32, {12.0, FACTOR, skip ? 1.0 : 0.0});
+            array control(DTYPE_FP32, {12.0, FACTOR, skip ? 1.0 : 0.0});
             vector<operands> tensors;
             vector<launch_update_segment> segments;
             for (int i = 0; i < LAUNCH_UPDATE_SEGMENTS + 5; i++) { /* more than one launch holds */
@@ -170,9 +170,9 @@ double rounded_bits(double x, uint64_t seed, uint64_t stream, int64_t step, uint
  * tensor, of lengths that vectors divide and do not. */
 void run_narrow(const rule_case &c)
 {
-    scalars_device s = some_scalars();
+    step_scalars s = some_scalars();
     s.seed = 0x123456789abcdefull, s.step = 77;
-    array scalars = bytes_of(&s, sizeof s), control(LAUNCH_FP32, {12.0, FACTOR, 0.0});
+    array scalars = bytes_of(&s, sizeof s), control(DTYPE_FP32, {12.0, FACTOR, 0.0});
     constexpr int64_t FIRST = 1000003, STRIDE = 517;
     constexpr uint32_t SITE = ROUNDING_SITE + 3;
     bool x_only = c.rule == LAUNCH_muon_momentum;
@@ -181,24 +181,24 @@ void run_narrow(const rule_case &c)
             if (narrow_master && x_only)
                 continue;
             size_t count = (size_t)columns * 11;
-            operands wide = make_operands(c, LAUNCH_BF16, count);
+            operands wide = make_operands(c, DTYPE_BF16, count);
             array *fp32[3] = {wide.master.get(), wide.state[0].get(), wide.state[1].get()};
             std::unique_ptr<array> narrow[3];
             for (int k = 0; k < 1 + c.states; k++) {
                 for (double &v : fp32[k]->value)
-                    v = k > 0 || narrow_master ? rounded_to(LAUNCH_BF16, v) : v;
+                    v = k > 0 || narrow_master ? rounded_to(DTYPE_BF16, v) : v;
                 fp32[k]->put();
-                narrow[k].reset(new array(k > 0 || narrow_master ? LAUNCH_BF16 : LAUNCH_FP32, fp32[k]->value));
+                narrow[k].reset(new array(k > 0 || narrow_master ? DTYPE_BF16 : DTYPE_FP32, fp32[k]->value));
             }
-            launch_update_segment a = segment_of(wide, LAUNCH_FP32, false, true), b = a;
+            launch_update_segment a = segment_of(wide, DTYPE_FP32, false, true), b = a;
             b.master = narrow[0]->to();
             for (int k = 0; k < c.states; k++)
                 b.state[k] = narrow[1 + k]->to();
             b.narrow_state = true, b.narrow_master = narrow_master;
             b.site = SITE, b.stream = 42, b.first = FIRST, b.stride = STRIDE, b.columns = columns;
             for (const launch_update_segment *one : {&a, &b})
-                run_ok("launch_update", launch_update(nullptr, c.rule, narrow_master ? LAUNCH_BF16 : LAUNCH_FP32, one,
-                                                      1, scalars.to(), control.to<float>()));
+                run_ok("launch_update", launch_update(nullptr, c.rule, narrow_master ? DTYPE_BF16 : DTYPE_FP32, one, 1,
+                                                      scalars.to(), control.to<float>()));
             for (int k = 0; k < 1 + c.states; k++) {
                 fp32[k]->get();
                 narrow[k]->get();
@@ -230,12 +230,12 @@ void factors()
 {
     constexpr int64_t ROWS = 13;
     const rule_case c = {LAUNCH_muon, 0, muon_step};
-    scalars_device s = some_scalars();
+    step_scalars s = some_scalars();
     array scalars = bytes_of(&s, sizeof s);
     for (int type : check_types)
         for (int64_t columns : {8, 7, 300})
             for (bool skip : {false, true}) {
-                array control(LAUNCH_FP32, {12.0, FACTOR, skip ? 1.0 : 0.0}), by(LAUNCH_FP32, randoms(ROWS));
+                array control(DTYPE_FP32, {12.0, FACTOR, skip ? 1.0 : 0.0}), by(DTYPE_FP32, randoms(ROWS));
                 operands t = make_operands(c, type, (size_t)(columns * ROWS));
                 launch_update_segment a = segment_of(t, type, true, true);
                 a.factors = by.to<float>();
@@ -244,9 +244,8 @@ void factors()
                 for (size_t i = 0; i < want.size() && !skip; i++)
                     want[i] = by.value[i / (size_t)columns] *
                               c.step({want[i], {}}, t.gradient->value[i] * FACTOR, s, true).master;
-                vector<double> weight = skip || type == LAUNCH_FP32 ? t.weight->value : want;
-                run_ok("launch_update",
-                       launch_update(nullptr, c.rule, type, &a, 1, scalars.to(), control.to<float>()));
+                vector<double> weight = skip || type == DTYPE_FP32 ? t.weight->value : want;
+                run_ok("launch_update", launch_update(nullptr, c.rule, type, &a, 1, scalars.to(), control.to<float>()));
                 compare("master", *t.master, want, skip ? 0 : 6e-7);
                 compare("weight", *t.weight, weight, skip ? 0 : 6e-7);
             }
@@ -287,14 +286,15 @@ void muon_scale()
     for (auto size : SQUARES)
         for (double most : {1.0, 1e-20}) { /* the norm, and epsilon, above it */
             int64_t n = size.n, pitch = size.pitch;
-            array gram(LAUNCH_FP32, randoms((size_t)(n * pitch), most)), scaled(LAUNCH_FP32, (size_t)(n * pitch)),
-                scale(LAUNCH_FP32, (size_t)1);
+            array gram(DTYPE_FP32, randoms((size_t)(n * pitch), most)), scaled(DTYPE_FP32, (size_t)(n * pitch)),
+                scale(DTYPE_FP32, (size_t)1);
             double trace = 0;
             for (int64_t i = 0; i < n; i++)
                 trace += gram.value[(size_t)(i * pitch + i)] = fabs(gram.value[(size_t)(i * pitch + i)]);
             gram.put();
-            run_ok("launch_muon_scale",
-                   launch_muon_scale(nullptr, {scaled.to(), pitch}, scale.to<float>(), {gram.to(), pitch}, n, 1e-7f));
+            call c({rows_in(gram, n, n, pitch)}, {rows_in(scaled, n, n, pitch), all_of(scale)});
+            c.o.at.epsilon = 1e-7f;
+            RUN(muon_scale, c);
             double want = 1 / fmax(sqrt(trace), (double)1e-7f);
             compare("scale", scale, {want}, 1e-6);
             scaled.get();
@@ -312,11 +312,11 @@ void muon_polynomial()
     for (auto size : SQUARES)
         for (bool scaled : {false, true}) {
             int64_t n = size.n, pitch = size.pitch;
-            array gram(LAUNCH_FP32, randoms((size_t)(n * pitch))), square(LAUNCH_FP32, randoms((size_t)(n * pitch))),
-                p(LAUNCH_FP32, (size_t)(n * pitch)), scale(LAUNCH_FP32, vector<double>{3.5});
-            run_ok("launch_muon_polynomial",
-                   launch_muon_polynomial(nullptr, {p.to(), pitch}, {gram.to(), pitch}, {square.to(), pitch},
-                                          scaled ? scale.to<float>() : nullptr, n));
+            array gram(DTYPE_FP32, randoms((size_t)(n * pitch))), square(DTYPE_FP32, randoms((size_t)(n * pitch))),
+                p(DTYPE_FP32, (size_t)(n * pitch)), scale(DTYPE_FP32, vector<double>{3.5});
+            RUN(muon_polynomial,
+                call({rows_in(gram, n, n, pitch), rows_in(square, n, n, pitch), only_if(scaled, all_of(scale))},
+                     {rows_in(p, n, n, pitch)}));
             p.get();
             for (int64_t i = 0; i < n; i++)
                 for (int64_t j = 0; j < n; j++) {

@@ -1,83 +1,64 @@
 #!/bin/bash
-# Do two builds train alike, bit for bit? Both train some layouts for a few steps on the same bytes; losses, norms and
-# the checkpoints' tensors must be equal. Names and versions of files do not count.
+# Do two builds train alike, bit for bit? Both train the layouts of same_layouts.sh for a few steps on the same bytes;
+# losses, norms, what else a step counts, and the checkpoints' tensors must be equal. Names and versions of files do not
+# count.
 #
 #     tests/jobs/same_bits.sh OLD_PHALANX NEW_PHALANX [WORD IN THE LAYOUT'S NAME]
+#
+# Layouts on train.device=cuda run on the stand-ins beside a build (make build/tests/phalanx_standin), and islands meet
+# in etcd; a layout is skipped where what it needs is missing.
 set -u
 [ $# -ge 2 ] || { echo "usage: $0 OLD_PHALANX NEW_PHALANX [WORD]" >&2; exit 2; }
-old=$(realpath "$1") new=$(realpath "$2") word=${3:-}
+old=$(realpath "$1") new=$(realpath "$2") word=${3:-} here=$(dirname "$0")
 top=$(mktemp -d /tmp/phalanx-same-bits-XXXXXX)
-trap 'rm -rf "$top"' EXIT
+kept=$top/kept etcd=
+mkdir -p "$kept" || exit 2
+trap '[ -z "$etcd" ] || { kill "$etcd" && wait "$etcd"; } 2> /dev/null; rm -rf "$top"' EXIT
+# shellcheck source=tests/jobs/same_layouts.sh
+. "$here/same_layouts.sh"
+# shellcheck source=tests/ports.sh
+. "$here/../ports.sh"
 
-gpt2="architecture: gpt2, layers: 6, hidden_size: 48, heads: 12"
-grouped="architecture: llama, layers: 8, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, tied_embeddings: false"
-tied="architecture: llama, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 3, ffn_size: 100, tied_embeddings: true"
-qwen3="architecture: qwen3, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 6, ffn_size: 100"
-each="parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"
-p() { echo "parallel.tensor=$1 parallel.pipeline=$2 parallel.zero=$4 parallel.schedule=$5"; }
-
-# name | ranks | model | overrides | overrides of a second run that resumes the first (or nothing)
-layouts="gpt2-alone|1|$gpt2|train.dropout=0.1|
-gpt2-zero0|2|$gpt2|$(p 1 1 2 0 1f1b)|
-gpt2-gpipe|4|$gpt2|$(p 2 2 1 0 gpipe) memory.recompute=full|
-gpt2-dropout-interleaved|2|$gpt2|$(p 1 2 1 1 interleaved) parallel.virtual_stages=3 train.dropout=0.1|
-gpt2-bf16-zb|4|$gpt2|$(p 2 2 1 1 zb-h1) train.precision=bf16|
-gpt2-zero3-each|3|$gpt2|$(p 1 1 3 3 1f1b) $each|
-gpt2-budget|2|$gpt2|$(p 1 2 1 1 1f1b) memory.budget=BUDGET|
-grouped-copies|4|$grouped|$(p 4 1 1 1 1f1b) parallel.sequence=false memory.recompute=selective|
-grouped-zero2|4|$grouped|$(p 2 1 2 2 1f1b) parallel.zero_reduce=micro_batch|
-grouped-bf16-zero3|2|$grouped|$(p 1 1 2 3 1f1b) train.precision=bf16|
-grouped-three-axes|8|$grouped|$(p 2 2 2 3 interleaved) parallel.virtual_stages=2 $each|
-grouped-copies-zero2|8|$grouped|$(p 4 1 2 2 1f1b) $each|
-tied-pipeline|4|$tied|$(p 1 2 2 1 zb-h1)|
-tied-zero3|6|$tied|$(p 3 1 2 3 1f1b) parallel.zero_gather=micro_batch|
-qwen3-norms|4|$qwen3|$(p 2 1 2 0 1f1b) memory.recompute=full|
-gpt2-zb-h2|2|$gpt2|$(p 1 2 1 0 zb-h2)
-grouped-zb-v|4|$grouped|$(p 2 2 1 1 zb-v) parallel.virtual_stages=2
-grouped-v-half|2|$grouped|$(p 1 2 1 1 v-half) parallel.virtual_stages=2
-tied-v-min|3|$tied|$(p 1 3 1 1 v-min) parallel.virtual_stages=2 train.precision=bf16
-tied-vocabulary|6|$tied|$(p 3 2 1 0 1f1b) parallel.vocabulary=stages
-grouped-vocabulary-zb|4|$grouped|$(p 1 2 2 1 zb-h1) parallel.vocabulary=stages memory.recompute=full
-gpt2-auto|2|$gpt2|$(p 1 2 1 1 auto)
-grouped-parts|2|$grouped|$(p 2 1 1 1 1f1b) parallel.order=parts
-grouped-int8|4|$grouped|$(p 2 1 2 1 1f1b) parallel.compress=int8
-tied-topk|2|$tied|$(p 1 1 2 0 1f1b) parallel.compress=topk parallel.density=0.1
-qwen3-muon|4|$qwen3|$(p 2 1 2 1 1f1b) optimizer.name=muon optimizer.muon_lr=0.01
-gpt2-lion-narrow|2|$gpt2|$(p 1 1 2 2 1f1b) optimizer.name=lion optimizer.state=bf16 optimizer.master=bf16 train.precision=bf16
-documents-ramp|2|$grouped|$(p 1 2 1 1 1f1b) data.document_mask=true train.batch_ramp=[[0,12],[1,24]]
-resumed-elsewhere|4|$grouped|$(p 2 1 2 1 1f1b) train.precision=bf16|$(p 1 2 2 3 gpipe) train.precision=bf16"
-
-for i in $(seq 400); do echo "the $i. line of a text whose words repeat, and repeat $((i * i))"; done > "$top/text.txt"
-"$old" tokenize --output "$top/data" --tokenizer bytes "$top/text.txt" > "$top/log" 2>&1 || { cat "$top/log"; exit 1; }
+# A document is a line of 6 to 80 bytes: a sample may hold several.
+awk 'BEGIN { for (i = 1; i <= 800; i++) { s = "line " i; for (k = i % 7; k; k--) s = s " repeat " k * i; print s } }' |
+    "$old" tokenize --output "$top/data" --tokenizer bytes --format text --separator '\n' - > "$top/log" 2>&1 ||
+    { cat "$top/log"; exit 1; }
 export OMP_NUM_THREADS=1
 ranks_of() { echo "mpirun --oversubscribe --allow-run-as-root --bind-to none --mca mpi_yield_when_idle 1 -np $1"; }
 
-configuration() { # MODEL -> FILE
-    cat > "$2" << END
-model: {$1, vocab_size: 259, max_sequence: 32}
-data: {train: $top/data}
-train: {steps: 3, sequence: 32, micro_batch: 2, global_batch: 24, precision: fp32, device: cpu, threads: 1, seed: 7}
-optimizer: {lr: 3e-3, schedule: constant}
-checkpoint: {every: 3, resume: auto}
-evaluate: {every: 0}
-run: {tensorboard: false, hang_seconds: 120}
-END
-}
-
-# half of what recomputing everything would save
-budget() { # CONFIG RANKS OVERRIDES
-    local some=()
-    for how in none full; do
-        # shellcheck disable=SC2086
-        some+=("$("$old" plan "$1" --json parallel.data=1 $3 memory.recompute=$how |
-            grep -o '"arena_bytes": *[0-9]*' | grep -o '[0-9]*$' | sort -n | tail -1)")
-    done
-    echo $(((some[0] + some[1]) / 2))
-}
-
-train() { # BINARY FOLDER RANKS CONFIG OVERRIDES
+# Each job has a session folder of its own: Open MPI's common one may vanish with another job while this one begins.
+train() { # PROGRAM FOLDER RANKS CONFIG OVERRIDES
+    local session
+    session=$(mktemp -d "$top/mXXXXXX") || return 1
     # shellcheck disable=SC2086
-    $(ranks_of "$3") "$1" train "$4" run.folder="$2" $5 < /dev/null > "$2.log" 2>&1 || { tail -5 "$2.log" >&2; return 1; }
+    OMPI_MCA_orte_tmpdir_base=$session PRTE_MCA_prte_tmpdir_base=$session \
+        $(ranks_of "$3") "$1" train "$4" run.folder="$2" $5 < /dev/null > "$2.log" 2>&1 && return
+    { grep -m 3 "^phalanx:" "$2.log" || tail -5 "$2.log"; } >&2
+    return 1
+}
+
+meet() { # starts etcd before the first layout of islands
+    [ -z "$etcd" ] || return 0
+    port=$(free_port) && "$old" keys "$top/keys" > "$top/log" || return 1
+    "$old" islands --embedded --port "$port" --folder "$top/etcd" > "$top/etcd.log" 2>&1 &
+    etcd=$!
+    for _ in $(seq 100); do
+        "$old" islands "http://127.0.0.1:$port" > "$top/log" 2>&1 && return 0
+        sleep 0.1
+    done
+    return 1
+}
+
+# Two islands are two jobs of the same layout, whose samples differ.
+islands() { # PROGRAM FOLDER RANKS CONFIG OVERRIDES
+    local keys="$5 outer.rendezvous=http://127.0.0.1:$port outer.keys=$top/keys outer.address=127.0.0.1" other ended
+    keys="$keys outer.run=${2##*/} outer.min_islands=2 outer.timeout=120"
+    mkdir -p "$2"
+    train "$1" "$2/0" "$3" "$4" "$keys outer.slot=0" &
+    other=$!
+    train "$1" "$2/1" "$3" "$4" "$keys outer.slot=1"
+    ended=$?
+    wait $other && return $ended
 }
 
 # A shard's header without the run's id, and its bytes.
@@ -89,36 +70,60 @@ tensors() { # FILE
 }
 
 facts() { # FOLDER: what must be equal
-    grep -oE '"(step|loss|grad_norm)": *[^,}]*' "$1/metrics.jsonl"
-    find "$1/checkpoints" -name '*.safetensors' | while read -r file; do tensors "$file" | sha256sum; done | cut -d' ' -f1 | sort
+    local counted='step|loss|grad_norm|mtp_loss|attention_logit_max|expert_entropy|dropped_share|rung|replays'
+    find "$1" -name metrics.jsonl | sort | xargs grep -ohE "\"($counted|router_(z_)?loss)\": *[^,}]*"
+    find "$1" -path '*/checkpoints/*' -name '*.safetensors' | while read -r file; do tensors "$file" | sha256sum; done |
+        cut -d' ' -f1 | sort
 }
 
-count=0 wrong=0
+# Prints the facts of a build, below the row that they are of.
+play() { # BUILD
+    local program=${!1} folder=$top/$name-$1 how=train
+    case $keys in
+    *train.device=cuda*) program=$(dirname "$program")/tests/phalanx_standin ;;
+    *outer.every*) how=islands ;;
+    esac
+    echo "$ranks ranks, {$model}, $keys, then $again"
+    $how "$program" "$folder" "$ranks" "$top/$name.yaml" "$keys" || return 1
+    [ -z "$again" ] ||
+        train "$program" "$folder" "$ranks" "$top/$name.yaml" "$again train.steps=6 checkpoint.every=6" || return 1
+    facts "$folder"
+    rm -rf "$folder"
+}
+
+missing() { # BUILD: what it lacks for the layout, if it lacks something
+    case $keys in
+    *train.device=cuda*)
+        [ -x "$(dirname "${!1}")/tests/phalanx_standin" ] || echo "no tests/phalanx_standin beside ${!1}" ;;
+    *outer.every*) command -v etcd > /dev/null || echo "no etcd (Debian's package is etcd-server)" ;;
+    esac
+}
+
+count=0 wrong=0 skipped=0
 while IFS='|' read -r name ranks model keys again; do
     case $name in *"$word"*) ;; *) continue ;; esac
     configuration "$model" "$top/$name.yaml"
-    case $keys in
-    *BUDGET*)
-        keys=${keys/memory.budget=BUDGET/}
-        keys="$keys memory.budget=$(budget "$top/$name.yaml" "$ranks" "$keys")"
-        ;;
-    esac
-    ok=yes
-    for build in old new; do
-        folder=$top/$name-$build
-        train "${!build}" "$folder" "$ranks" "$top/$name.yaml" "$keys" || ok=no
-        [ -z "$again" ] || train "${!build}" "$folder" "$ranks" "$top/$name.yaml" "$again train.steps=6 checkpoint.every=6" || ok=no
-        facts "$folder" > "$folder.facts" 2>&1
+    keys=$(with_budget "$top/$name.yaml" "$keys")
+    was=$kept/$name.facts is=$top/$name.facts builds="old new" ok=yes
+    lack=$(for build in $builds; do missing "$build"; done | head -1)
+    [ -z "$lack" ] || { echo "skipped    $name: $lack"; skipped=$((skipped + 1)); continue; }
+    case $keys in *outer.every*) meet || { echo "etcd does not answer"; ok=no; } ;; esac
+    for build in $builds; do
+        play "$build" > "$is" || { ok=no && break; }
+        [ "$build" = new ] || mv "$is" "$was"
     done
+    case $name in
+    *replayed*) grep -q '"replays": *[1-9]' "$is" || { echo "no step was played again" && ok=no; } ;;
+    esac
     count=$((count + 1))
-    lines=$(wc -l < "$top/$name-old.facts")
-    if [ $ok = yes ] && [ "$lines" -gt 9 ] && cmp -s "$top/$name-old.facts" "$top/$name-new.facts"; then
+    lines=$(wc -l < "$is")
+    if [ $ok = yes ] && [ "$lines" -gt 9 ] && cmp -s "$was" "$is"; then
         echo "same       $name ($lines facts)"
     else
         echo "DIFFERENT  $name"
-        diff "$top/$name-old.facts" "$top/$name-new.facts" | head -5
+        [ $ok = no ] || diff "$was" "$is" | head -5
         wrong=$((wrong + 1))
     fi
 done <<< "$layouts"
-echo "$count layouts, $wrong differ"
+echo "$count layouts, $wrong differ, $skipped skipped"
 [ $wrong = 0 ] && [ $count -gt 0 ]

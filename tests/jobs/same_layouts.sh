@@ -1,4 +1,4 @@
-# The layouts in which same_bits.sh compares two builds, which sources this file. It expects the old
+# The layouts in which same_bits.sh and same_plans.sh compare two builds; both source this file. It expects the old
 # build's path in $old, and in $top a folder for the data and the configurations.
 
 widths="hidden_size: 48, heads: 12, head_size: 8, ffn_size: 100"

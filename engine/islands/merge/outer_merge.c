@@ -189,15 +189,6 @@ static status take_merge(islands *o)
     return STATUS_OK;
 }
 
-/* What is offered waits for a head that can be believed, and no longer than for others. */
-static void hold_out(islands *o)
-{
-    if (o->stage == OUTER_OFFERED && (o->core.now > o->offered.deadline + GRACE || outer_must_end(&o->core)))
-        outer_withdraw(o, "etcd holds a merge that no island at work has");
-    if (o->stage == OUTER_WITHDRAWING)
-        outer_end_withdrawal(o);
-}
-
 static status push(islands *o, islands_position *p)
 {
     TRY(outer_look(&o->core));
@@ -214,8 +205,11 @@ static status push(islands *o, islands_position *p)
             outer_undo_take(o);
             return STATUS_OK;
         }
-        if (doubted) {
-            hold_out(o);
+        if (doubted) { /* what is offered waits for a head that can be believed, and no longer than for others */
+            if (o->stage == OUTER_OFFERED && (o->core.now > o->offered.deadline + GRACE || outer_must_end(&o->core)))
+                outer_withdraw(o, "etcd holds a merge that no island at work has");
+            if (o->stage == OUTER_WITHDRAWING)
+                outer_end_withdrawal(o);
             return STATUS_OK;
         }
         o->core.counts.missed += r->merge > o->core.merge ? r->merge - o->core.merge : 1;

@@ -234,12 +234,6 @@ static bool serve_one(transport *t)
     return there;
 }
 
-static void serve_some(transport *t)
-{
-    for (int i = 0; i < REQUESTS_A_TURN && allowed(t) && serve_one(t); i++)
-        continue;
-}
-
 /* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
 static void set(void *socket, int option, int value)
@@ -248,19 +242,13 @@ static void set(void *socket, int option, int value)
          zmq_strerror(zmq_errno()));
 }
 
-static void bound(void *socket)
+/* `longest`: bytes of a frame that it takes. */
+static void bound(void *socket, int64_t longest)
 {
     set(socket, ZMQ_LINGER, 0);
     set(socket, ZMQ_SNDHWM, 2 * WINDOW);
     set(socket, ZMQ_RCVHWM, 2 * WINDOW);
-    MUST(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &LONGEST, sizeof LONGEST) == 0, "ZeroMQ knows no ZMQ_MAXMSGSIZE");
-}
-
-static void rewind_to_arrived(fetch *f)
-{
-    f->asked = f->arrived;
-    f->ask_part = f->arrive_part;
-    f->ask_first = f->arrive_first;
+    MUST(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) == 0, "ZeroMQ knows no ZMQ_MAXMSGSIZE");
 }
 
 static void disconnect(fetch *f)
@@ -275,11 +263,13 @@ static void connect_to(transport *t, fetch *f)
     disconnect(f);
     f->socket = zmq_socket(t->zmq, ZMQ_DEALER);
     MUST(f->socket, "cannot open a socket of ZeroMQ: %s", zmq_strerror(zmq_errno()));
-    bound(f->socket);
+    bound(f->socket, LONGEST);
     zmq_setsockopt(f->socket, ZMQ_CURVE_SERVERKEY, f->key, KEYS_TEXT - 1);
     zmq_setsockopt(f->socket, ZMQ_CURVE_PUBLICKEY, t->options.keys->mine, KEYS_TEXT - 1);
     zmq_setsockopt(f->socket, ZMQ_CURVE_SECRETKEY, t->options.keys->secret, KEYS_TEXT - 1);
-    rewind_to_arrived(f);
+    f->asked = f->arrived; /* what was asked for and has not come is asked for again */
+    f->ask_part = f->arrive_part;
+    f->ask_first = f->arrive_first;
     f->heard = clock_seconds();
     f->begins = false;
     if (strncmp(f->endpoint, "tcp://", 6) != 0 || zmq_connect(f->socket, f->endpoint) != 0)
@@ -413,7 +403,8 @@ static void run_thread(void *context)
             answer_zap(t);
         if (t->polled[1].revents & ZMQ_POLLIN)
             look_at_connections(t);
-        serve_some(t);
+        for (int i = 0; i < REQUESTS_A_TURN && allowed(t) && serve_one(t); i++)
+            continue;
         worker_lock(&t->worker);
         for (int i = 0; i < t->options.fetches; i++) {
             fetch *f = &t->fetches[i];
@@ -493,10 +484,8 @@ static status open_server(transport *t)
     if (!t->zap || !t->server || zmq_bind(t->zap, "inproc://zeromq.zap.01") != 0)
         return status_fail(STATUS_FAILED, "cannot open sockets of ZeroMQ: %s", zmq_strerror(zmq_errno()));
     set(t->zap, ZMQ_LINGER, 0);
-    bound(t->server);
+    bound(t->server, LONGEST_REQUEST);
     set(t->server, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
-    MUST(zmq_setsockopt(t->server, ZMQ_MAXMSGSIZE, &LONGEST_REQUEST, sizeof LONGEST_REQUEST) == 0, "ZeroMQ knows no "
-                                                                                                   "ZMQ_MAXMSGSIZE");
     TRY(gate_open(&t->gate, t->zmq, t->server));
     if (zmq_setsockopt(t->server, ZMQ_CURVE_SERVER, &yes, sizeof yes) != 0 ||
         zmq_setsockopt(t->server, ZMQ_CURVE_SECRETKEY, k->secret, KEYS_TEXT - 1) != 0 ||

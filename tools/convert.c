@@ -71,14 +71,12 @@ int convert_main(int argc, char **argv)
     int64_t shard_bytes = 0;
     bool force = false;
     const options_row rows[] = {
-        {"--from", OPTIONS_TEXT, "FOLDER", "a Hugging Face folder, a checkpoint, or a run (its latest checkpoint)",
-         &from, 0, 0, NULL},
-        {"--to", OPTIONS_TEXT, "FOLDER", "a new folder", &to, 0, 0, NULL},
-        {"--force", OPTIONS_FLAG, NULL, "replace a model's folder that is there", &force, 0, 0, NULL},
-        {"--format", OPTIONS_CHOICE, NULL, "of the new folder (default: the other one)", &format, 0, 0, formats},
-        {"--dtype", OPTIONS_CHOICE, NULL, "of the new weights (default: keep)", &type, 0, 0, types},
-        {"--shard-bytes", OPTIONS_INTEGER, "N", "tensors of one file (default: 5000000000)", &shard_bytes, 1, 1e18,
-         NULL},
+        OPTION_TEXT("--from", "FOLDER", "a Hugging Face folder, a checkpoint, or a run (its latest checkpoint)", &from),
+        OPTION_TEXT("--to", "FOLDER", "a new folder", &to),
+        OPTION_FLAG("--force", "replace a model's folder that is there", &force),
+        OPTION_CHOICE("--format", "of the new folder (default: the other one)", &format, formats),
+        OPTION_CHOICE("--dtype", "of the new weights (default: keep)", &type, types),
+        OPTION_INTEGER("--shard-bytes", "N", "tensors of one file (default: 5000000000)", &shard_bytes, 1, 1e18),
     };
     const options_command command = {
         .name = "convert",
@@ -92,8 +90,7 @@ int convert_main(int argc, char **argv)
             "master\n"
             "weights are taken. Such a checkpoint holds no optimizer state: train starts from it, or from a\n"
             "Hugging Face folder itself, with model.from=FOLDER.",
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows,
+        OPTION_ROWS(rows),
     };
     int code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)

@@ -12,6 +12,7 @@
 #include "engine/data/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/eval_logits.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -76,9 +77,9 @@ static status check_ids(const evaluation *e, const char *kind)
 
 static status read_text(evaluation *e)
 {
-    tokenizer *t = NULL;
+    AUTO(tokenizer) *t = NULL;
     TRY(e->set->tokenizer ? tokenizer_files_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
-    tokenizer_scratch *scratch = tokenizer_scratch_open(t);
+    AUTO(tokenizer_scratch) *scratch = tokenizer_scratch_open(t);
     documents *d = NULL;
     const documents_settings plain = {.format = DOCUMENTS_SNIFF};
     char *inputs[] = {(char *)(size_t)e->set->text};
@@ -107,8 +108,6 @@ static status read_text(evaluation *e)
     documents_close(d);
     if (s == STATUS_OK)
         s = check_ids(e, tokenizer_kind(t));
-    tokenizer_scratch_close(scratch);
-    tokenizer_close(t);
     return s;
 }
 
@@ -263,31 +262,25 @@ int eval_main(int argc, char **argv)
 {
     settings set = {.batch = 4};
     const options_row rows[] = {
-        {"--checkpoint", OPTIONS_TEXT, "FOLDER", "a checkpoint, a run's folder (its latest) or a Hugging Face folder",
-         &set.checkpoint, 0, 0, NULL},
-        {"--data", OPTIONS_TEXT, "PREFIX", "a data set: PREFIX.bin and PREFIX.idx, also s3://BUCKET/PREFIX", &set.data,
-         0, 0, NULL},
-        {"--text", OPTIONS_TEXT, "FILE",
-         "a file of text or JSON-lines, packed or not; tokenized with the model's tokenizer", &set.text, 0, 0, NULL},
-        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "of --text, where the checkpoint has none", &set.tokenizer, 0, 0,
-         NULL},
-        {"--sequence", OPTIONS_INTEGER, "N",
-         "tokens of a window (as trained; else the model's max_sequence, at most 1024)", &set.sequence, 1, 1e9, NULL},
-        {"--batch", OPTIONS_INTEGER, "N", "windows at a time (4)", &set.batch, 1, 65536, NULL},
-        {"--limit", OPTIONS_INTEGER, "N", "no more than so many predicted tokens; 0: all (0)", &set.limit, 0, 9e15,
-         NULL},
-        {"--precision", OPTIONS_CHOICE, NULL, "of weights and activations (fp32)", &set.precision, 0, 0,
-         precision_words},
-        {"--tensor", OPTIONS_INTEGER, "N", "under mpirun: ranks that share each layer (1)", &set.tensor, 1, 65536,
-         NULL},
-        {"--pipeline", OPTIONS_INTEGER, "N", "under mpirun: ranks that share the depth (1)", &set.pipeline, 1, 65536,
-         NULL},
-        {"--device", OPTIONS_CHOICE, NULL, "where to run; auto: cuda where there is one (auto)", &set.device, 0, 0,
-         inference_devices},
-        {"--logits", OPTIONS_TEXT, "FILE",
-         "write the logits of every predicted token, input_ids and labels as safetensors; a token at a time",
-         &set.logits, 0, 0, NULL},
-        {"--json", OPTIONS_FLAG, NULL, "one JSON object", &set.json, 0, 0, NULL},
+        OPTION_TEXT("--checkpoint", "FOLDER", "a checkpoint, a run's folder (its latest) or a Hugging Face folder",
+                    &set.checkpoint),
+        OPTION_TEXT("--data", "PREFIX", "a data set: PREFIX.bin and PREFIX.idx, also s3://BUCKET/PREFIX", &set.data),
+        OPTION_TEXT("--text", "FILE",
+                    "a file of text or JSON-lines, packed or not; tokenized with the model's tokenizer", &set.text),
+        OPTION_TEXT("--tokenizer", "bytes|FILE", "of --text, where the checkpoint has none", &set.tokenizer),
+        OPTION_INTEGER("--sequence", "N",
+                       "tokens of a window (as trained; else the model's max_sequence, at most 1024)", &set.sequence, 1,
+                       1e9),
+        OPTION_INTEGER("--batch", "N", "windows at a time (4)", &set.batch, 1, 65536),
+        OPTION_INTEGER("--limit", "N", "no more than so many predicted tokens; 0: all (0)", &set.limit, 0, 9e15),
+        OPTION_CHOICE("--precision", "of weights and activations (fp32)", &set.precision, precision_words),
+        OPTION_INTEGER("--tensor", "N", "under mpirun: ranks that share each layer (1)", &set.tensor, 1, 65536),
+        OPTION_INTEGER("--pipeline", "N", "under mpirun: ranks that share the depth (1)", &set.pipeline, 1, 65536),
+        OPTION_CHOICE("--device", "where to run; auto: cuda where there is one (auto)", &set.device, inference_devices),
+        OPTION_TEXT("--logits", "FILE",
+                    "write the logits of every predicted token, input_ids and labels as safetensors; a token at a time",
+                    &set.logits),
+        OPTION_FLAG("--json", "one JSON object", &set.json),
     };
     const options_command command = {
         .name = "eval",
@@ -295,8 +288,7 @@ int eval_main(int argc, char **argv)
         .summary =
             "Mean loss (nats a token), perplexity and speed of a model on a data set or a text. Under mpirun the\n"
             "ranks share the model as --tensor and --pipeline say, and what is left of them the data.",
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows};
+        OPTION_ROWS(rows)};
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;

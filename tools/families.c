@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "models/presets.h"
 
@@ -36,36 +37,30 @@ static json_t *specimen(shape_architecture a)
                      .kv_lora_rank = 24,
                      .rope_head_size = 8};
     shape_fill(&s);
-    char *text;
+    AUTO_FREE char *text = NULL;
     MUST(huggingface_text(&text, &s, DTYPE_FP32, NULL) == STATUS_OK, "%s", status_message());
-    json_t *root = json_loads(text, 0, NULL);
-    free(text);
-    return root;
+    return json_loads(text, 0, NULL);
 }
 
-static status read(json_t *asked, const json_t *root)
+static status parse(json_t *asked, const json_t *root)
 {
     model_shape s;
-    char *text = json_dumps(root, 0);
-    status result = huggingface_parse_asking(&s, NULL, asked, text, strlen(text), "config.json");
-    free(text);
-    return result;
+    AUTO_FREE char *text = json_dumps(root, 0);
+    return huggingface_parse_asking(&s, NULL, asked, text, strlen(text), "config.json");
 }
 
 /* Whether the key can be left out; what is asked for instead is asked for in `asked`. */
 static bool is_optional(json_t *asked, const json_t *root, const char *key)
 {
-    json_t *without = json_copy((json_t *)(uintptr_t)root);
+    json_auto_t *without = json_copy((json_t *)(uintptr_t)root);
     json_object_del(without, key);
-    bool read_all = read(asked, without) == STATUS_OK;
-    json_decref(without);
-    return read_all;
+    return parse(asked, without) == STATUS_OK;
 }
 
 json_t *families_keys(shape_architecture architecture)
 {
     json_t *root = specimen(architecture), *asked = json_object();
-    MUST(read(asked, root) == STATUS_OK, "%s", status_message());
+    MUST(parse(asked, root) == STATUS_OK, "%s", status_message());
     for (void *i = json_object_iter(root); i; i = json_object_iter_next(root, i))
         (void)is_optional(asked, root, json_object_iter_key(i));
     json_decref(root);
@@ -76,10 +71,9 @@ json_t *families_keys(shape_architecture architecture)
 
 static bool is_taken(const json_t *root, const char *kind)
 {
-    json_t *scaled = json_deep_copy(root);
+    json_auto_t *scaled = json_deep_copy(root);
     json_object_set_new(scaled, "rope_scaling", json_pack("{s:s}", "rope_type", kind));
-    bool refused = read(NULL, scaled) != STATUS_OK && strstr(status_message(), "rope_scaling.rope_type is ");
-    json_decref(scaled);
+    bool refused = parse(NULL, scaled) != STATUS_OK && strstr(status_message(), "rope_scaling.rope_type is ");
     return !refused;
 }
 
@@ -136,9 +130,8 @@ static json_t *describe_keys(shape_architecture a)
 {
     json_t *root = specimen(a), *asked = families_keys(a), *rows = json_object();
     for (void *i = json_object_iter(asked); i; i = json_object_iter_next(asked, i)) {
-        char *row = describe_key(a, root, json_object_iter_key(i));
+        AUTO_FREE char *row = describe_key(a, root, json_object_iter_key(i));
         json_object_set_new(rows, json_object_iter_key(i), json_string(row));
-        free(row);
     }
     json_decref(asked);
     json_decref(root);
@@ -204,9 +197,8 @@ static void print_architecture(FILE *out, shape_architecture a)
     fputs("\n\n", out);
     print_traits(out, row);
     if (row->traits & UINT64_C(1) << TRAIT_ROTARY) {
-        json_t *root = specimen(a);
+        json_auto_t *root = specimen(a);
         print_rotation(out, root);
-        json_decref(root);
     }
 }
 

@@ -280,30 +280,25 @@ int generate_main(int argc, char **argv)
 {
     settings set = {.tokens = 100, .temperature = 0.8, .top_p = 1, .seed = 1, .batch = 16};
     const options_row rows[] = {
-        {"--checkpoint", OPTIONS_TEXT, "FOLDER", "a checkpoint, a run's folder (its latest) or a Hugging Face folder",
-         &set.checkpoint, 0, 0, NULL},
-        {"--prompt", OPTIONS_TEXT, "TEXT", "what to continue; one prompt streams as it is generated", &set.prompt, 0, 0,
-         NULL},
-        {"--prompts", OPTIONS_TEXT, "FILE", "many prompts, one a line", &set.prompts, 0, 0, NULL},
-        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "where the checkpoint has none", &set.tokenizer, 0, 0, NULL},
-        {"--tokens", OPTIONS_INTEGER, "N", "generate at most N tokens (100)", &set.tokens, 0, 1e9, NULL},
-        {"--temperature", OPTIONS_NUMBER, "T", "0 takes the likeliest token each time (0.8)", &set.temperature, 0, 100,
-         NULL},
-        {"--top-k", OPTIONS_INTEGER, "K", "choose among the K likeliest; 0: all (0)", &set.top_k, 0, 1e9, NULL},
-        {"--top-p", OPTIONS_NUMBER, "P", "choose among the fewest that reach probability P (1)", &set.top_p, 0, 1,
-         NULL},
-        {"--seed", OPTIONS_INTEGER, "S", "another seed draws other tokens (1)", &set.seed, 0, 9e15, NULL},
-        {"--stop", OPTIONS_TEXT, "TEXT", "end a text where TEXT appears in it", &set.stop, 0, 0, NULL},
-        {"--ignore-end", OPTIONS_FLAG, NULL, "go on after an end-of-text token", &set.ignore_end, 0, 0, NULL},
-        {"--only-new", OPTIONS_FLAG, NULL, "print the continuation without the prompt", &set.only_new, 0, 0, NULL},
-        {"--batch", OPTIONS_INTEGER, "N", "prompts generated together (16)", &set.batch, 1, 4096, NULL},
-        {"--precision", OPTIONS_CHOICE, NULL, "of weights and cache (fp32)", &set.precision, 0, 0, precision_words},
-        {"--tensor", OPTIONS_INTEGER, "N", "under mpirun: ranks that share each layer (all of them)", &set.tensor, 1,
-         65536, NULL},
-        {"--pipeline", OPTIONS_INTEGER, "N", "under mpirun: ranks that share the depth (1)", &set.pipeline, 1, 65536,
-         NULL},
-        {"--device", OPTIONS_CHOICE, NULL, "where to run; auto: cuda where there is one (auto)", &set.device, 0, 0,
-         inference_devices},
+        OPTION_TEXT("--checkpoint", "FOLDER", "a checkpoint, a run's folder (its latest) or a Hugging Face folder",
+                    &set.checkpoint),
+        OPTION_TEXT("--prompt", "TEXT", "what to continue; one prompt streams as it is generated", &set.prompt),
+        OPTION_TEXT("--prompts", "FILE", "many prompts, one a line", &set.prompts),
+        OPTION_TEXT("--tokenizer", "bytes|FILE", "where the checkpoint has none", &set.tokenizer),
+        OPTION_INTEGER("--tokens", "N", "generate at most N tokens (100)", &set.tokens, 0, 1e9),
+        OPTION_NUMBER("--temperature", "T", "0 takes the likeliest token each time (0.8)", &set.temperature, 0, 100),
+        OPTION_INTEGER("--top-k", "K", "choose among the K likeliest; 0: all (0)", &set.top_k, 0, 1e9),
+        OPTION_NUMBER("--top-p", "P", "choose among the fewest that reach probability P (1)", &set.top_p, 0, 1),
+        OPTION_INTEGER("--seed", "S", "another seed draws other tokens (1)", &set.seed, 0, 9e15),
+        OPTION_TEXT("--stop", "TEXT", "end a text where TEXT appears in it", &set.stop),
+        OPTION_FLAG("--ignore-end", "go on after an end-of-text token", &set.ignore_end),
+        OPTION_FLAG("--only-new", "print the continuation without the prompt", &set.only_new),
+        OPTION_INTEGER("--batch", "N", "prompts generated together (16)", &set.batch, 1, 4096),
+        OPTION_CHOICE("--precision", "of weights and cache (fp32)", &set.precision, precision_words),
+        OPTION_INTEGER("--tensor", "N", "under mpirun: ranks that share each layer (all of them)", &set.tensor, 1,
+                       65536),
+        OPTION_INTEGER("--pipeline", "N", "under mpirun: ranks that share the depth (1)", &set.pipeline, 1, 65536),
+        OPTION_CHOICE("--device", "where to run; auto: cuda where there is one (auto)", &set.device, inference_devices),
     };
     const options_command command = {
         .name = "generate",
@@ -311,8 +306,7 @@ int generate_main(int argc, char **argv)
         .summary =
             "Continues prompts with a trained model, whatever layout it was trained in. For a model that one device\n"
             "does not hold: mpirun -np N phalanx generate ..., the ranks share it.",
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows};
+        OPTION_ROWS(rows)};
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;

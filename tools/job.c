@@ -13,6 +13,7 @@
 #include "memory/fault.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
+#include "memory/scope.h"
 #include "parallel/watch/signals.h"
 
 /* Before the configuration is known. */
@@ -108,7 +109,7 @@ static status read_config(config *c, guard *g, options_said said)
 /* Joins the job; what reading the configuration brought is known to all ranks then. */
 static status join(comm **world, const guard *g, status loaded)
 {
-    char *words = must_strdup(status_message());
+    AUTO_FREE char *words = must_strdup(status_message());
     status s = comm_open(world);
     if (s != STATUS_OK) {
         log_error("%s", status_message());
@@ -117,7 +118,6 @@ static status join(comm **world, const guard *g, status loaded)
         s = loaded == STATUS_OK ? STATUS_OK : status_fail(loaded, "%s", words);
         s = comm_all_status(comm_world(*world), s);
     }
-    free(words);
     return s == STATUS_OK ? watchdog_join(g->watchdog, *world) : s;
 }
 
@@ -144,9 +144,8 @@ static void refuse(const config *c, const guard *g)
 {
     if (causes_read(c->run.folder, g->position, watchdog_run(g->watchdog)).known)
         return;
-    char *words = must_strdup(status_message());
+    AUTO_FREE char *words = must_strdup(status_message());
     incident_log_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
-    free(words);
 }
 
 /* One rank says what all know: every status was agreed on, and names the rank it came from. */

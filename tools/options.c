@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "engine/config/config_table.h"
 #include "engine/config/nearest.h"
 
@@ -55,7 +56,7 @@ static void manual_text(FILE *out, const char *text)
 
 static void manual_more(FILE *out, void (*more)(FILE *out))
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
     MUST(to, "out of host memory");
@@ -64,7 +65,6 @@ static void manual_more(FILE *out, void (*more)(FILE *out))
     fputs(".PP\n.nf\n", out);
     manual_text(out, text);
     fputs(".fi\n", out);
-    free(text);
 }
 
 /* A section of the manual, in man(7). */
@@ -157,7 +157,7 @@ static const struct {
 
 static status wrong_value(const options_row *row, const char *text)
 {
-    char *expected = NULL;
+    AUTO_FREE char *expected = NULL;
     size_t bytes;
     FILE *out = open_memstream(&expected, &bytes);
     MUST(out, "out of host memory");
@@ -169,10 +169,8 @@ static status wrong_value(const options_row *row, const char *text)
     else if (row->low != 0 || row->high != 0)
         fprintf(out, ", at least %.15g", row->low);
     fclose(out);
-    status s = text ? status_fail(STATUS_USAGE, "%s: expected %s, not \"%s\"", row->name, expected, text)
-                    : status_fail(STATUS_USAGE, "%s: expected %s after it", row->name, expected);
-    free(expected);
-    return s;
+    return text ? status_fail(STATUS_USAGE, "%s: expected %s, not \"%s\"", row->name, expected, text)
+                : status_fail(STATUS_USAGE, "%s: expected %s after it", row->name, expected);
 }
 
 static const options_row *find(const options_command *c, const char *name, size_t length)
@@ -269,6 +267,13 @@ int options_parse(const options_command *c, int *operands, int argc, char **argv
     }
     *operands = count;
     return OPTIONS_GO_ON;
+}
+
+int options_exit(status s)
+{
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
 }
 
 options_said options_said_of(int operands, char *const *operand)

@@ -26,6 +26,32 @@ typedef struct options_row {
     const char *const *choices;
 } options_row;
 
+/* Rows of each kind; `low` and `high` both 0: any number. */
+#define OPTION_FLAG(name_, doc_, into_)                                                                                \
+    {                                                                                                                  \
+        .name = name_, .kind = OPTIONS_FLAG, .doc = doc_, .into = into_                                                \
+    }
+#define OPTION_TEXT(name_, argument_, doc_, into_)                                                                     \
+    {                                                                                                                  \
+        .name = name_, .kind = OPTIONS_TEXT, .argument = argument_, .doc = doc_, .into = into_                         \
+    }
+#define OPTION_CHOICE(name_, doc_, into_, choices_)                                                                    \
+    {                                                                                                                  \
+        .name = name_, .kind = OPTIONS_CHOICE, .doc = doc_, .into = into_, .choices = choices_                         \
+    }
+#define OPTION_INTEGER(name_, argument_, doc_, into_, low_, high_)                                                     \
+    {                                                                                                                  \
+        .name = name_, .kind = OPTIONS_INTEGER, .argument = argument_, .doc = doc_, .into = into_, .low = low_,        \
+        .high = high_                                                                                                  \
+    }
+#define OPTION_NUMBER(name_, argument_, doc_, into_, low_, high_)                                                      \
+    {                                                                                                                  \
+        .name = name_, .kind = OPTIONS_NUMBER, .argument = argument_, .doc = doc_, .into = into_, .low = low_,         \
+        .high = high_                                                                                                  \
+    }
+/* Members of options_command. */
+#define OPTION_ROWS(rows_) .row = rows_, .rows = sizeof rows_ / sizeof *(rows_)
+
 typedef struct options_command {
     const char *name;     /* "generate" */
     const char *operands; /* "CONFIG.yaml [key=value ...]", or "" */
@@ -54,5 +80,8 @@ options_said options_said_of(int operands, char *const *operand);
  * OPTIONS_GO_ON with the operands moved to argv[1..*operands], or the status to exit with: 0 after --help, 2 after a
  * message on stderr. --help-man and --help-words are for `phalanx help` and for shells. */
 int options_parse(const options_command *command, int *operands, int argc, char **argv);
+
+/* The exit status of a command that ends so, whose failure is said. */
+int options_exit(status s);
 
 void options_help(FILE *out, const options_command *command);

@@ -6,6 +6,7 @@
 
 #include "engine/files/output.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/timeline.h"
 
 /* Times need 13 digits. A `</` in the data would end the script that holds it. */
@@ -13,7 +14,7 @@ status page_write(const char *path, const char *frame, const char *mark, const j
 {
     const char *place = strstr(frame, mark);
     MUST(place, "no place for the data");
-    char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(13)), *page = NULL;
+    AUTO_FREE char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(13)), *page = NULL;
     size_t bytes;
     FILE *out = open_memstream(&page, &bytes);
     MUST(out, "out of host memory");
@@ -22,10 +23,7 @@ status page_write(const char *path, const char *frame, const char *mark, const j
         fputs(c[0] == '<' ? "\\u003c" : (char[2]){*c, 0}, out);
     fputs(place + strlen(mark), out);
     fclose(out);
-    status s = output_write(path, page, (int64_t)bytes);
-    free(page);
-    free(text);
-    return s;
+    return output_write(path, page, (int64_t)bytes);
 }
 
 static void draw_timeline(FILE *out, const void *sim)

@@ -7,6 +7,7 @@
 #include "engine/compile/model/storage.h"
 #include "engine/config/batch_ramp.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/units.h"
 
 /* ---- the whole run ----------------------------------------------------------------------------------------------- */
@@ -131,11 +132,9 @@ char *plan_launch_json(const config *c, const plan *p, const options_said *said)
                             r.seconds, "gpu_hours", r.gpu_hours),
            *launch = json_pack("{s:s, s:s}", "mpirun", line[0], "slurm", line[1]);
     MUST(run && launch, "a command line is no text: bytes that are no UTF-8");
-    char *run_text = json_dumps(run, JSON_REAL_PRECISION(17)), *launch_text = json_dumps(launch, 0);
+    AUTO_FREE char *run_text = json_dumps(run, JSON_REAL_PRECISION(17)), *launch_text = json_dumps(launch, 0);
     char *all = must_format("\"run\": %s,\n \"checkpoint_bytes\": %lld,\n \"free_bytes\": %lld,\n \"launch\": %s",
                             run_text, (long long)r.checkpoint, (long long)r.free, launch_text);
-    free(run_text);
-    free(launch_text);
     json_decref(run);
     json_decref(launch);
     free(line[0]);

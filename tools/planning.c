@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 #include "kernels/table/devices.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/series.h"
 #include "tools/threads.h"
 
@@ -27,9 +28,8 @@ planning_run planning_run_of(const char *folder)
     if (run.ranks > 0)
         return run;
     path = must_format("%s/summary.json", folder);
-    json_t *summary = json_load_file(path, 0, NULL);
+    json_auto_t *summary = json_load_file(path, 0, NULL);
     run.ranks = (int)json_array_size(json_object_get(summary, "ranks"));
-    json_decref(summary);
     free(path);
     return run;
 }
@@ -60,11 +60,10 @@ status planning_options(compile_options *out, const config *c, const grid *g, co
 status planning_reserve(reserve *out, const char *folder)
 {
     choices known = {0};
-    char *path = must_format("%s/" CHOICES_FILE, folder);
+    AUTO_FREE char *path = must_format("%s/" CHOICES_FILE, folder);
     *out = reserve_assumed;
     status s = choices_read(&known, path);
     choices_take_reserve(out, &known);
     choices_free(&known);
-    free(path);
     return s;
 }

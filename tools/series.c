@@ -8,6 +8,7 @@
 
 #include "engine/system/mapping.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 json_t *series_lines(const char *path, const char *key)
 {
@@ -17,10 +18,9 @@ json_t *series_lines(const char *path, const char *key)
         return all;
     const char *at = (const char *)file.data, *end = at + file.bytes;
     for (const char *next; at < end && (next = memchr(at, '\n', (size_t)(end - at))); at = next + 1) {
-        json_t *line = json_loadb(at, (size_t)(next - at), 0, NULL);
+        json_auto_t *line = json_loadb(at, (size_t)(next - at), 0, NULL);
         if (json_object_get(line, key))
             json_array_append(all, line);
-        json_decref(line);
     }
     mapping_close(&file);
     return all;
@@ -57,7 +57,7 @@ static bool occurs(const json_t *lines, const char *key)
 json_t *series_columns(const json_t *lines, const char *const *keys, const char *by, int points)
 {
     size_t count = json_array_size(lines), pairs = (size_t)(points / 2 > 1 ? points / 2 : 1);
-    bool *chosen = must_calloc(count + 1, sizeof *chosen);
+    AUTO_FREE bool *chosen = must_calloc(count + 1, sizeof *chosen);
     for (size_t p = 0; p < pairs; p++)
         if (count * p / pairs < count * (p + 1) / pairs)
             choose(chosen, lines, by, count * p / pairs, count * (p + 1) / pairs);
@@ -77,6 +77,5 @@ json_t *series_columns(const json_t *lines, const char *const *keys, const char 
         }
         json_object_set_new(columns, *keys, column);
     }
-    free(chosen);
     return columns;
 }

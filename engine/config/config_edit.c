@@ -6,6 +6,7 @@
 #include "engine/config/config_read.h"
 #include "engine/config/config_value.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* ---- one key ----------------------------------------------------------------------------------------------------- */
 
@@ -84,7 +85,7 @@ static yaml_node_pair_t *find_pair(editor *e, const yaml_node_t *map, const char
 /* A line of its own below the last of a block's; or, between braces, behind the last pair. */
 static char *append_pair(editor *e, yaml_node_t *map, const char *path, const char *value)
 {
-    char *pair = nest(path, value), *line = NULL;
+    AUTO_FREE char *pair = nest(path, value), *line = NULL;
     yaml_node_t *last = last_of(e, map);
     size_t at = last ? end_of(e, last) : byte_of(e, map->end_mark.index) - 1; /* before the brace of {} */
     if (!is_block(map)) {
@@ -94,10 +95,7 @@ static char *append_pair(editor *e, yaml_node_t *map, const char *path, const ch
         at += strcspn(e->text + at, "\n");
         line = must_format("\n%*s%s", (int)first->start_mark.column, "", pair);
     }
-    char *out = splice(e, at, at, line);
-    free(line);
-    free(pair);
-    return out;
+    return splice(e, at, at, line);
 }
 
 /* Behind the colon of a key whose value is a block or nothing; else in the value's place. */
@@ -115,11 +113,9 @@ static char *replace_value(editor *e, const yaml_node_t *key, yaml_node_t *value
 /* At the end of a text in which nothing is said. */
 static char *append_line(const editor *e, const char *path, const char *value)
 {
-    char *pair = nest(path, value);
+    AUTO_FREE char *pair = nest(path, value);
     size_t length = strlen(e->text);
-    char *out = must_format("%s%s%s\n", e->text, length && e->text[length - 1] != '\n' ? "\n" : "", pair);
-    free(pair);
-    return out;
+    return must_format("%s%s%s\n", e->text, length && e->text[length - 1] != '\n' ? "\n" : "", pair);
 }
 
 /* Goes down as far as the text has the path's names, and changes what is there. NULL: there is no place. */

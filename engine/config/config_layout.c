@@ -10,6 +10,7 @@
 #include "kernels/record/storage.h"
 #include "kernels/token.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/partition.h"
 #include "engine/config/batch_ramp.h"
 #include "engine/config/config.h"
@@ -185,10 +186,8 @@ static status check_pipeline(const config *c)
                            schedule_name(c->parallel.schedule), needed, virtual_stages);
     if (!list->count)
         return STATUS_OK;
-    int *counts = must_calloc((unsigned long)stages * (unsigned long)virtual_stages, sizeof *counts);
-    status s = partition_given(counts, list->item, list->count, c->model.shape.layers, stages, virtual_stages);
-    free(counts);
-    return s;
+    AUTO_FREE int *counts = must_calloc((unsigned long)stages * (unsigned long)virtual_stages, sizeof *counts);
+    return partition_given(counts, list->item, list->count, c->model.shape.layers, stages, virtual_stages);
 }
 
 /* `data`: ranks that divide the samples of a step, of which they compute `together` in a micro-batch. */

@@ -6,6 +6,7 @@
 
 #include "kernels/table/op.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "engine/config/config_read.h"
 #include "engine/config/config_value.h"
 #include "models/presets.h"
@@ -170,13 +171,11 @@ status config_parse_users(config *out, const char *name, const char *text, size_
 
 status config_load(config *out, const char *path, int overrides, char *const *override)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     size_t bytes = 0;
     if (path)
         TRY(config_read_file(&text, &bytes, path));
-    status s = parse(out, path ? path : "", text ? text : "", bytes, overrides, override, false);
-    free(text);
-    return s;
+    return parse(out, path ? path : "", text ? text : "", bytes, overrides, override, false);
 }
 
 void config_free(config *c)

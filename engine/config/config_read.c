@@ -93,7 +93,7 @@ static status expand_scalar(const reader *r, yaml_node_t *node)
     const char *text = (const char *)node->data.scalar.value;
     if (strlen(text) != node->data.scalar.length || !strstr(text, "${"))
         return STATUS_OK;
-    char *expanded = NULL;
+    AUTO_FREE char *expanded = NULL;
     size_t bytes;
     FILE *out = open_memstream(&expanded, &bytes);
     MUST(out, "out of host memory");
@@ -114,7 +114,6 @@ static status expand_scalar(const reader *r, yaml_node_t *node)
         node->data.scalar.length = bytes;
         expanded = NULL;
     }
-    free(expanded);
     return s;
 }
 
@@ -246,14 +245,13 @@ static status include_one(const reader *r, yaml_node_t *name)
     if (name->type != YAML_SCALAR_NODE || config_value_is_null(name))
         return status_fail(STATUS_USAGE, "expected a file's name, or a list of such");
     TRY(expand_scalar(r, name));
-    char *path = beside(r->file, (const char *)name->data.scalar.value);
+    AUTO_FREE char *path = beside(r->file, (const char *)name->data.scalar.value);
     status s = STATUS_OK;
     for (const reader *a = r; a && s == STATUS_OK; a = a->above)
         if (!strcmp(a->file, path))
             s = status_fail(STATUS_USAGE, "%s includes itself", path);
     if (s == STATUS_OK)
         s = read_file(r->config, path, r);
-    free(path);
     return s;
 }
 
@@ -374,12 +372,10 @@ status config_read_text(config *c, const char *name, const char *text, size_t by
 static status read_file(config *c, const char *path, const reader *above)
 {
     reader r = {.config = c, .file = path, .above = above};
-    char *text;
+    AUTO_FREE char *text = NULL;
     size_t bytes;
     TRY(config_read_file(&text, &bytes, path));
-    status s = read_yaml(&r, "", text, bytes);
-    free(text);
-    return s;
+    return read_yaml(&r, "", text, bytes);
 }
 
 static status read_override(reader *r, const char *text)

@@ -7,6 +7,7 @@
 
 #include "engine/config/config_table.h"
 #include "engine/config/config_value.h"
+#include "memory/scope.h"
 #include "models/presets.h"
 
 /* YAML 1.1 libraries, which editors use, take 3e-4 for a string: it has no point. */
@@ -154,7 +155,7 @@ static void add_key(json_t *root, const config_row *row)
 
 void config_schema(FILE *out)
 {
-    json_t *root = new_section();
+    json_auto_t *root = new_section();
     json_object_set_new(root, "$schema", json_string("https://json-schema.org/draft/2020-12/schema"));
     json_object_set_new(root, "title", json_string("configuration of phalanx"));
     json_t *properties = json_object_get(root, "properties");
@@ -164,8 +165,6 @@ void config_schema(FILE *out)
     json_object_set_new(properties, "include", include);
     for (int i = 0; i < config_table_rows(); i++)
         add_key(root, config_table_row(i));
-    char *text = json_dumps(root, JSON_INDENT(1));
+    AUTO_FREE char *text = json_dumps(root, JSON_INDENT(1));
     fprintf(out, "%s\n", text);
-    free(text);
-    json_decref(root);
 }

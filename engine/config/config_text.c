@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "engine/config/config_table.h"
 #include "engine/config/config_value.h"
 #include "models/presets.h"
@@ -74,11 +75,9 @@ bool config_same(const config *a, const config *b, const char *key)
 {
     int i = config_table_find(key);
     MUST(i >= 0, "no configuration key %s", key);
-    char *before = config_value_text(a, config_table_row(i)), *after = config_value_text(b, config_table_row(i));
-    bool same = strcmp(before, after) == 0;
-    free(before);
-    free(after);
-    return same;
+    AUTO_FREE char *before = config_value_text(a, config_table_row(i)),
+                   *after = config_value_text(b, config_table_row(i));
+    return strcmp(before, after) == 0;
 }
 
 status config_compare_for_resume(const config *saved, const config *now, bool new_stage,
@@ -86,7 +85,7 @@ status config_compare_for_resume(const config *saved, const config *now, bool ne
                                                  const char *new_value),
                                  void *context)
 {
-    char *refused = NULL;
+    AUTO_FREE char *refused = NULL;
     size_t bytes;
     bool stage = false; /* would a new stage do? */
     FILE *out = open_memstream(&refused, &bytes);
@@ -117,7 +116,6 @@ status config_compare_for_resume(const config *saved, const config *now, bool ne
                         stage && !new_stage ? ", or begin a new stage: another run.folder, and checkpoint.resume with "
                                               "this one"
                                             : "");
-    free(refused);
     return s;
 }
 
@@ -125,9 +123,8 @@ status config_each(const config *c, status (*each)(void *context, const char *ke
 {
     status s = STATUS_OK;
     for (int i = 0; i < config_table_rows() && s == STATUS_OK; i++) {
-        char *value = config_value_text(c, config_table_row(i));
+        AUTO_FREE char *value = config_value_text(c, config_table_row(i));
         s = each(context, config_table_row(i)->key, value);
-        free(value);
     }
     return s;
 }

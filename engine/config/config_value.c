@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "engine/config/nearest.h"
 #include "engine/config/scalar.h"
 #include "models/presets.h"
@@ -22,7 +23,7 @@ static char *strike_secret(const char *text)
 void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *original)
 {
     int n = 0;
-    char *text = strike_secret(original);
+    AUTO_FREE char *text = strike_secret(original);
     for (; text[n] && n < CONFIG_VALUE_QUOTE - 1; n++)
         out[n] = iscntrl((unsigned char)text[n]) ? '?' : text[n];
     out[n] = 0;
@@ -32,7 +33,6 @@ void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *original)
             n--;
         strcpy(out + n, "...");
     }
-    free(text);
 }
 
 /* What a node is, for "expected ..., not ...". */
@@ -181,9 +181,8 @@ static status refuse_word(const config_row *row, const yaml_node_t *node, const 
     status s = refuse(row, node);
     if (!nearest_word(n))
         return s;
-    char *message = must_strdup(status_message());
+    AUTO_FREE char *message = must_strdup(status_message());
     s = status_fail(s, "%s; did you mean %s?", message, nearest_word(n));
-    free(message);
     return s;
 }
 

@@ -6,6 +6,7 @@
 #include "engine/files/indexed.h"
 #include "kernels/philox.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* The site of philox_draws() for data order; the initialiser has 0xffff. */
 enum { ORDER_SITE = 0xfffe, FEISTEL_ROUNDS = 6, MOST_RUNS = 64 };
@@ -49,7 +50,7 @@ static void share_out(samples *s, const config_sources *sources)
     for (int i = 0; i < s->sources; i++)
         total += sources->item[i].weight;
     int given = 0;
-    double *rest = must_alloc((unsigned long)s->sources * sizeof *rest);
+    AUTO_FREE double *rest = must_alloc((unsigned long)s->sources * sizeof *rest);
     for (int i = 0; i < s->sources; i++) {
         double exact = sources->item[i].weight / total * SAMPLES_PERIOD;
         s->source[i].per_period = exact < 1 ? 1 : (int)exact;
@@ -65,12 +66,11 @@ static void share_out(samples *s, const config_sources *sources)
         rest[best] -= step;
         given += step;
     }
-    free(rest);
 }
 
 static void lay_period(samples *s)
 {
-    int *used = must_calloc((unsigned long)s->sources, sizeof *used);
+    AUTO_FREE int *used = must_calloc((unsigned long)s->sources, sizeof *used);
     for (int slot = 0; slot < SAMPLES_PERIOD; slot++) {
         int best = 0;
         double most = -1;
@@ -84,7 +84,6 @@ static void lay_period(samples *s)
         s->slot_source[slot] = (uint16_t)best;
         s->slot_before[slot] = (uint16_t)used[best]++;
     }
-    free(used);
 }
 
 /* ---- order ----------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include "engine/system/mapping.h"
 #include "engine/tokenizer/tokenizer_json.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define CONFIG "tokenizer_config.json"
 
@@ -25,29 +26,22 @@ static const char module_text[] = "from transformers import PreTrainedTokenizerF
 
 static bool has(const char *folder, const char *name)
 {
-    char *path = must_format("%s/%s", folder, name);
-    bool yes = atomic_exists(path);
-    free(path);
-    return yes;
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    return atomic_exists(path);
 }
 
 static status put(const char *folder, const char *name, const char *text, int64_t length)
 {
-    char *path = must_format("%s/%s", folder, name);
-    status s = atomic_replace(path, text, length);
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    return atomic_replace(path, text, length);
 }
 
 static status put_json(const char *folder, const char *name, const json_t *value)
 {
-    char *body = json_dumps(value, JSON_INDENT(2) | JSON_SORT_KEYS);
+    AUTO_FREE char *body = json_dumps(value, JSON_INDENT(2) | JSON_SORT_KEYS);
     MUST(body, "out of host memory");
-    char *text = must_format("%s\n", body);
-    status s = put(folder, name, text, (int64_t)strlen(text));
-    free(text);
-    free(body);
-    return s;
+    AUTO_FREE char *text = must_format("%s\n", body);
+    return put(folder, name, text, (int64_t)strlen(text));
 }
 
 /* A JSON object of the folder; an empty one when there is none, or none that can be read: other programs' files are not
@@ -103,7 +97,7 @@ static bool builds_its_own(const json_t *config)
 /* `made`: tokenizer.json was written here, and the class that the model came with would make something else of it. */
 static status write_config(const tokenizer *t, const char *folder, const model_shape *shape, bool made)
 {
-    json_t *config = read_json(folder, CONFIG);
+    json_auto_t *config = read_json(folder, CONFIG);
     bool chat = json_object_get(config, "chat_template") || has(folder, "chat_template.jinja");
     bool changed = made || !json_object_get(config, "tokenizer_class");
     if (changed) {
@@ -127,7 +121,6 @@ static status write_config(const tokenizer *t, const char *folder, const model_s
     }
     if (s == STATUS_OK && changed)
         s = put_json(folder, CONFIG, config);
-    json_decref(config);
     return s;
 }
 
@@ -152,10 +145,9 @@ status tokenizer_export(const tokenizer *t, const char *folder, const model_shap
     TRY(write_config(t, folder, shape, made));
     status s = STATUS_OK;
     if (!has(folder, "special_tokens_map.json")) {
-        json_t *names = json_object();
+        json_auto_t *names = json_object();
         set_names(names, t);
         s = put_json(folder, "special_tokens_map.json", names);
-        json_decref(names);
     }
     if (s == STATUS_OK && !has(folder, "generation_config.json") && json_object_size(tokens))
         s = put_json(folder, "generation_config.json", tokens);

@@ -70,7 +70,7 @@ static bool is_there(const char *path)
 
 static status open_file(tokenizer **out, const char *path)
 {
-    char *config_path = config_beside(path);
+    AUTO_FREE char *config_path = config_beside(path);
     content file = {0}, config = {0};
     status s = read_content(&file, path);
     if (s == STATUS_OK && config_path && is_there(config_path))
@@ -81,7 +81,6 @@ static status open_file(tokenizer **out, const char *path)
     }
     free_content(&file);
     free_content(&config);
-    free(config_path);
     return s;
 }
 
@@ -121,7 +120,7 @@ static char *find(const char *stem)
  * passed over. */
 static bool open_json_beside(tokenizer **out, const char *stem, const char *found)
 {
-    char *path = must_format("%stokenizer.json", stem);
+    AUTO_FREE char *path = must_format("%stokenizer.json", stem);
     tokenizer *t = NULL;
     bool taken =
         strcmp(found, path) != 0 && is_there(path) && open_file(&t, path) == STATUS_OK && !tokenizer_splits_special(t);
@@ -129,22 +128,19 @@ static bool open_json_beside(tokenizer **out, const char *stem, const char *foun
         *out = t;
     else
         tokenizer_close(t);
-    free(path);
     return taken;
 }
 
 /* Where a store was asked in vain, a failure says whether it answers. */
 static status open_default(tokenizer **out, const char *stem)
 {
-    char *path = must_format("%stokenizer.json", stem);
-    status s = open_file(out, path);
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%stokenizer.json", stem);
+    return open_file(out, path);
 }
 
 static status open_first(tokenizer **out, const char *stem)
 {
-    char *path = find(stem);
+    AUTO_FREE char *path = find(stem);
     status s = STATUS_OK;
     if (!path && object_is_url(stem))
         s = open_default(out, stem);
@@ -152,7 +148,6 @@ static status open_first(tokenizer **out, const char *stem)
         s = status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
     else if (!open_json_beside(out, stem, path))
         s = open_file(out, path);
-    free(path);
     return s;
 }
 
@@ -171,34 +166,26 @@ status tokenizer_files_open(tokenizer **out, const char *spec)
     }
     if (!is_folder(spec))
         return open_file(out, spec);
-    char *stem = stem_of_folder(spec);
-    status s = open_first(out, stem);
-    free(stem);
-    return s;
+    AUTO_FREE char *stem = stem_of_folder(spec);
+    return open_first(out, stem);
 }
 
 status tokenizer_files_open_beside(tokenizer **out, const char *prefix)
 {
-    char *stem = stem_of_prefix(prefix);
-    status s = open_first(out, stem);
-    free(stem);
-    return s;
+    AUTO_FREE char *stem = stem_of_prefix(prefix);
+    return open_first(out, stem);
 }
 
 bool tokenizer_files_is_in(const char *folder)
 {
-    char *stem = stem_of_folder(folder);
-    bool found = is_first(stem);
-    free(stem);
-    return found;
+    AUTO_FREE char *stem = stem_of_folder(folder);
+    return is_first(stem);
 }
 
 bool tokenizer_files_is_beside(const char *prefix)
 {
-    char *stem = stem_of_prefix(prefix);
-    bool found = is_first(stem);
-    free(stem);
-    return found;
+    AUTO_FREE char *stem = stem_of_prefix(prefix);
+    return is_first(stem);
 }
 
 static status save(const tokenizer *t, const char *stem)
@@ -217,10 +204,8 @@ static status save(const tokenizer *t, const char *stem)
 
 status tokenizer_files_save(const tokenizer *t, const char *folder)
 {
-    char *stem = stem_of_folder(folder);
-    status s = save(t, stem);
-    free(stem);
-    return s;
+    AUTO_FREE char *stem = stem_of_folder(folder);
+    return save(t, stem);
 }
 
 /* The copy of another tokenizer, which was saved there before, would be found first or beside this one. */
@@ -228,24 +213,19 @@ static status remove_others(const tokenizer *t, const char *stem)
 {
     status s = STATUS_OK;
     for (int i = 0; tokenizer_suffixes[i] && s == STATUS_OK; i++) {
-        char *path = must_format("%stokenizer.%s", stem, tokenizer_suffixes[i]);
+        AUTO_FREE char *path = must_format("%stokenizer.%s", stem, tokenizer_suffixes[i]);
         if (strcmp(tokenizer_suffixes[i], tokenizer_suffix(t)) != 0)
             s = atomic_remove(path);
-        free(path);
     }
-    char *config = must_format("%stokenizer_config.json", stem);
+    AUTO_FREE char *config = must_format("%stokenizer_config.json", stem);
     if (s == STATUS_OK && tokenizer_made_from(t).config_length == 0)
         s = atomic_remove(config);
-    free(config);
     return s;
 }
 
 status tokenizer_files_save_beside(const tokenizer *t, const char *prefix)
 {
-    char *stem = stem_of_prefix(prefix);
-    status s = save(t, stem);
-    if (s == STATUS_OK)
-        s = remove_others(t, stem);
-    free(stem);
-    return s;
+    AUTO_FREE char *stem = stem_of_prefix(prefix);
+    TRY(save(t, stem));
+    return remove_others(t, stem);
 }

@@ -14,6 +14,7 @@
 #include "engine/text/source.h"
 #include "engine/text/unicode.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define MOST_BYTES      ((int64_t)INT32_MAX - 1)
 #define BLOCK_BYTES     (1 << 18)
@@ -436,12 +437,11 @@ static int64_t mend_number(char *text, int64_t length)
     int64_t bytes = 0;
     while (bytes < length && memchr("0123456789+-.eE", text[bytes], 15))
         bytes++;
-    char *copy = must_format("%.*s", (int)bytes, text);
+    AUTO_FREE char *copy = must_format("%.*s", (int)bytes, text);
     if (isinf(strtod(copy, NULL))) {
         memset(text, ' ', (size_t)bytes);
         text[0] = '0';
     }
-    free(copy);
     return bytes;
 }
 
@@ -468,12 +468,11 @@ static json_t *parse_line(const char *bytes, int64_t length, json_error_t *error
     json_t *object = json_loadb(bytes, (size_t)length, JSON_ALLOW_NUL, error);
     if (object)
         return object;
-    char *copy = must_alloc((unsigned long)length + 1);
+    AUTO_FREE char *copy = must_alloc((unsigned long)length + 1);
     memcpy(copy, bytes, (size_t)length);
     copy[length] = 0;
     mend_line(copy, length);
     object = json_loadb(copy, (size_t)length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &again);
-    free(copy);
     return object;
 }
 

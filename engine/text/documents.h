@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "engine/text/buffer.h"
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef enum documents_format {
@@ -52,6 +53,7 @@ typedef struct documents_raw {
  * regular file or an object. */
 status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count);
 void documents_close(documents *d);
+AUTO_CLOSES(documents, documents_close)
 /* From any thread: reading fails soon, even where a pipe has nothing to read. */
 void documents_stop(documents *d);
 

@@ -114,10 +114,8 @@ bool sniff_may_be_json_lines(const char *bytes, int64_t length)
 
 bool sniff_is_json_object(const char *line, int64_t length)
 {
-    json_t *value = json_loadb(line, (size_t)length, JSON_ALLOW_NUL, NULL);
-    bool object = json_is_object(value);
-    json_decref(value);
-    return object;
+    json_auto_t *value = json_loadb(line, (size_t)length, JSON_ALLOW_NUL, NULL);
+    return json_is_object(value);
 }
 
 bool sniff_is_json_array(const char *bytes, int64_t length)

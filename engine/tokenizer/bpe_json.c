@@ -9,6 +9,7 @@
 #include "engine/tokenizer/mark.h"
 #include "engine/tokenizer/scanner.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define WRONG(...) status_fail(STATUS_FAILED, __VA_ARGS__)
 
@@ -146,7 +147,7 @@ static bool crosses_words(const char *text)
 static status read_merge(bpe *b, json_t *vocab, json_t *merge, size_t rank)
 {
     const char *left = NULL, *right = NULL;
-    char *own = NULL, *whole = NULL;
+    AUTO_FREE char *own = NULL, *whole = NULL;
     int32_t ids[3];
     status s = merge_sides(&left, &right, &own, merge, rank);
     if (s == STATUS_OK) {
@@ -164,8 +165,6 @@ static status read_merge(bpe *b, json_t *vocab, json_t *merge, size_t rank)
         merges_add(b->merges, ids[0], ids[1], (uint32_t)rank, ids[2]);
         b->words_apart = b->words_apart && !crosses_words(whole);
     }
-    free(own);
-    free(whole);
     return s;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static uint32_t word_at(const uint8_t *at)
 {
@@ -35,8 +36,8 @@ bool charmap_is_sound(const uint8_t *map, int64_t length)
         return false;
     uint32_t count = (uint32_t)(trie_bytes / 4), waiting = 0;
     uint64_t strings = (uint64_t)length - 4 - trie_bytes;
-    uint8_t *seen = must_calloc(count, 1);
-    uint32_t *stack = must_alloc(count * sizeof *stack);
+    AUTO_FREE uint8_t *seen = must_calloc(count, 1);
+    AUTO_FREE uint32_t *stack = must_alloc(count * sizeof *stack);
     bool sound = true;
     stack[waiting++] = 0;
     seen[0] = 1;
@@ -56,8 +57,6 @@ bool charmap_is_sound(const uint8_t *map, int64_t length)
             }
         }
     }
-    free(seen);
-    free(stack);
     return sound;
 }
 

@@ -11,6 +11,7 @@
 #include "engine/text/unicode.h"
 #include "engine/tokenizer/words.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* All texts here have a space where SentencePiece has its mark U+2581: pieces come so from sentencepiece_model, and a
  * mark in the text itself is the same to it. */
@@ -68,7 +69,7 @@ static void make_trie(pieces *p)
 {
     const sentencepiece_model *m = p->model;
     int32_t size = vocabulary_size(m->pieces);
-    trie_string *strings = must_alloc((unsigned long)size * sizeof *strings);
+    AUTO_FREE trie_string *strings = must_alloc((unsigned long)size * sizeof *strings);
     int64_t count = 0;
     float lowest = FLT_MAX;
     p->words_apart = true;
@@ -88,7 +89,6 @@ static void make_trie(pieces *p)
     }
     p->unknown_score = lowest - UNKNOWN_PENALTY;
     p->trie = trie_open(strings, count);
-    free(strings);
 }
 
 static int32_t find(const pieces *p, const char *bytes, int64_t length)
@@ -120,7 +120,7 @@ static bool make_merges(pieces *p)
 {
     const sentencepiece_model *m = p->model;
     int32_t size = vocabulary_size(m->pieces), count = 0;
-    ranked *order = must_alloc((unsigned long)size * sizeof *order);
+    AUTO_FREE ranked *order = must_alloc((unsigned long)size * sizeof *order);
     for (int32_t id = 0; id < size; id++)
         if (m->types[id] == SENTENCEPIECE_MODEL_NORMAL)
             order[count++] = (ranked){m->scores[id], id};
@@ -141,7 +141,6 @@ static bool make_merges(pieces *p)
                 merges_add(p->merges, left, right, rank, order[i].id);
         }
     }
-    free(order);
     return whole;
 }
 

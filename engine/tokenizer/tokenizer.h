@@ -40,6 +40,7 @@ extern const char *const tokenizer_suffixes[]; /* all of them, in the order in w
 
 tokenizer_scratch *tokenizer_scratch_open(const tokenizer *t);
 void tokenizer_scratch_close(tokenizer_scratch *s);
+AUTO_CLOSES(tokenizer_scratch, tokenizer_scratch_close)
 int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s); /* texts so far that were malformed */
 
 enum {

@@ -9,6 +9,7 @@
 #include "engine/text/unicode.h"
 #include "memory/base64.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define CANNOT(...) status_fail(STATUS_FAILED, "the SentencePiece model has no exact tokenizer.json: " __VA_ARGS__)
 
@@ -54,15 +55,13 @@ static json_t *frame(const char *name, int32_t id)
 static void put(buffer *out, json_t *added, json_t *normalizer, json_t *pre_tokenizer, json_t *post_processor,
                 json_t *decoder, json_t *model)
 {
-    json_t *root = json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
-                             "added_tokens", added, "normalizer", normalizer, "pre_tokenizer", pre_tokenizer,
-                             "post_processor", post_processor, "decoder", decoder, "model", model);
-    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_auto_t *root = json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation",
+                                  "padding", "added_tokens", added, "normalizer", normalizer, "pre_tokenizer",
+                                  pre_tokenizer, "post_processor", post_processor, "decoder", decoder, "model", model);
+    AUTO_FREE char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     MUST(text, "out of host memory");
     buffer_append(out, text, (int64_t)strlen(text));
     buffer_append(out, "\n", 1);
-    free(text);
-    json_decref(root);
 }
 
 /* --- bytes -------------------------------------------------------------------------------------------------------- */
@@ -107,10 +106,8 @@ static status check(const sentencepiece_model *m)
 
 static json_t *base64(const buffer *bytes)
 {
-    char *text = base64_encode(bytes->bytes, (size_t)bytes->length);
-    json_t *value = json_string(text);
-    free(text);
-    return value;
+    AUTO_FREE char *text = base64_encode(bytes->bytes, (size_t)bytes->length);
+    return json_string(text);
 }
 
 /* The model's own treatment of a text: its character map, spaces that are too many, the one in front, the mark. */
@@ -314,9 +311,8 @@ static status bpe_of(json_t **model, const sentencepiece_model *m, int32_t unkno
     merge *list = s == STATUS_OK ? list_merges(m, &count, vocab) : NULL;
     for (int64_t i = 0; i < count; i++) {
         const char *name = sentencepiece_model_name(m, list[i].piece);
-        char *text = must_format("%.*s %s", list[i].left, name, name + list[i].left);
+        AUTO_FREE char *text = must_format("%.*s %s", list[i].left, name, name + list[i].left);
         json_array_append_new(merges, json_string(text));
-        free(text);
     }
     free(list);
     *model =

@@ -7,6 +7,7 @@
 #include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/stop.h"
 
 #define ANY_ID ((int64_t)INT32_MAX + 1) /* a vocabulary that has every stored id */
@@ -16,10 +17,8 @@ status dataset_make_parent(const char *path)
     const char *slash = strrchr(path, '/');
     if (!slash || slash == path)
         return STATUS_OK;
-    char *folder = must_format("%.*s", (int)(slash - path), path);
-    status s = atomic_make_folders(folder);
-    free(folder);
-    return s;
+    AUTO_FREE char *folder = must_format("%.*s", (int)(slash - path), path);
+    return atomic_make_folders(folder);
 }
 
 status dataset_is_here(const char *option, const char *path)
@@ -41,13 +40,12 @@ status dataset_prepare(const char *prefix, bool force)
     TRY(dataset_is_here("--output", prefix));
     status s = STATUS_OK;
     for (int i = 0; i < 2 && s == STATUS_OK && !force; i++) {
-        char *path = must_format("%s.%s", prefix, suffixes[i]);
+        AUTO_FREE char *path = must_format("%s.%s", prefix, suffixes[i]);
         bool there = false;
         s = atomic_look(&there, path);
         if (there)
             s = status_fail(STATUS_FAILED, "%s is there already: name another --output, or replace it with --force",
                             path);
-        free(path);
     }
     return s == STATUS_OK ? dataset_make_parent(prefix) : s;
 }

@@ -128,21 +128,18 @@ int detokenize_main(int argc, char **argv)
 {
     options o = {0};
     const options_row rows[] = {
-        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "as for tokenize (with --data: the copy stored with the data set)",
-         &o.tokenizer, 0, 0, NULL},
-        {"--data", OPTIONS_TEXT, "PREFIX", "decode this data set, also s3://BUCKET/PREFIX, instead of standard input",
-         &o.data, 0, 0, NULL},
-        {"--documents", OPTIONS_TEXT, "FIRST:END", "only these, from 0; END is not among them (all)", &o.range, 0, 0,
-         NULL},
-        {"--skip-special", OPTIONS_FLAG, NULL, "leave out special tokens such as the end of a document",
-         &o.skip_special, 0, 0, NULL},
+        OPTION_TEXT("--tokenizer", "bytes|FILE", "as for tokenize (with --data: the copy stored with the data set)",
+                    &o.tokenizer),
+        OPTION_TEXT("--data", "PREFIX", "decode this data set, also s3://BUCKET/PREFIX, instead of standard input",
+                    &o.data),
+        OPTION_TEXT("--documents", "FIRST:END", "only these, from 0; END is not among them (all)", &o.range),
+        OPTION_FLAG("--skip-special", "leave out special tokens such as the end of a document", &o.skip_special),
     };
     const options_command command = {.name = "detokenize",
                                      .operands = "",
                                      .summary = "Turns token ids into text: each line of whole numbers on standard "
                                                 "input, or the documents of a data\nset, each followed by a line end.",
-                                     .row = rows,
-                                     .rows = sizeof rows / sizeof *rows};
+                                     OPTION_ROWS(rows)};
     int operands, parsed = options_parse(&command, &operands, argc, argv);
     if (parsed != OPTIONS_GO_ON)
         return parsed;

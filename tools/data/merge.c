@@ -86,8 +86,8 @@ int merge_main(int argc, char **argv)
     const char *output = NULL;
     bool force = false;
     const options_row rows[] = {
-        {"--output", OPTIONS_TEXT, "PREFIX", "write PREFIX.bin and PREFIX.idx", &output, 0, 0, NULL},
-        {"--force", OPTIONS_FLAG, NULL, "replace a data set that is there", &force, 0, 0, NULL},
+        OPTION_TEXT("--output", "PREFIX", "write PREFIX.bin and PREFIX.idx", &output),
+        OPTION_FLAG("--force", "replace a data set that is there", &force),
     };
     stop_catch();
     const options_command command = {
@@ -100,8 +100,7 @@ int merge_main(int argc, char **argv)
             "s3://BUCKET/PREFIX.",
         .least = 1,
         .most = -1,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows};
+        OPTION_ROWS(rows)};
     int count, parsed = options_parse(&command, &count, argc, argv);
     if (parsed != OPTIONS_GO_ON)
         return parsed;

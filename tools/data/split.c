@@ -9,6 +9,7 @@
 #include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/data/dataset.h"
 #include "tools/options.h"
 #include "tools/stop.h"
@@ -54,7 +55,7 @@ static char *draw(const indexed *x, const options *o)
 {
     int64_t documents = indexed_documents(x), taken = 0, count = 0, smallest = 0;
     char *chosen = must_calloc((unsigned long)documents, 1);
-    lot *lots = must_alloc((unsigned long)documents * sizeof *lots);
+    AUTO_FREE lot *lots = must_alloc((unsigned long)documents * sizeof *lots);
     for (int64_t i = 0; i < documents; i++)
         lots[i] = (lot){mix((uint64_t)o->seed, (uint64_t)i), i};
     qsort(lots, (size_t)documents, sizeof *lots, by_number);
@@ -71,7 +72,6 @@ static char *draw(const indexed *x, const options *o)
     }
     if (count == 0)
         chosen[smallest] = 1;
-    free(lots);
     return chosen;
 }
 
@@ -136,26 +136,22 @@ static status open_input(stored_reader *from, const options *o)
 static status split(const options *o)
 {
     stored_reader from = {0};
-    tokenizer *t = NULL;
+    AUTO(tokenizer) *t = NULL;
     status s = open_input(&from, o);
     indexed *x = from.data;
     if (s == STATUS_OK)
         s = dataset_tokenizer(&t, o->prefix);
     for (int part = 0; part < 2 && s == STATUS_OK; part++) {
-        char *path = part_path(o, part);
+        AUTO_FREE char *path = part_path(o, part);
         s = dataset_prepare(path, o->force);
-        free(path);
     }
-    char *chosen = s == STATUS_OK ? draw(x, o) : NULL;
+    AUTO_FREE char *chosen = s == STATUS_OK ? draw(x, o) : NULL;
     for (int part = 0; part < 2 && s == STATUS_OK; part++) {
-        char *path = part_path(o, part);
+        AUTO_FREE char *path = part_path(o, part);
         s = write_part(path, x, chosen, part);
         if (s == STATUS_OK && t)
             s = tokenizer_files_save_beside(t, path);
-        free(path);
     }
-    free(chosen);
-    tokenizer_close(t);
     stored_reader_close(&from);
     return s;
 }
@@ -164,11 +160,11 @@ int split_main(int argc, char **argv)
 {
     options o = {0};
     const options_row rows[] = {
-        {"--validation", OPTIONS_NUMBER, "FRACTION", "share of the tokens for validation", &o.fraction, 0, 1, NULL},
-        {"--output", OPTIONS_TEXT, "BASE", "write BASE-train and BASE-validation; of BASE/: BASE/train, ... (PREFIX)",
-         &o.output, 0, 0, NULL},
-        {"--force", OPTIONS_FLAG, NULL, "replace data sets that are there", &o.force, 0, 0, NULL},
-        {"--seed", OPTIONS_INTEGER, "N", "another N draws other documents (0)", &o.seed, 0, 1e15, NULL},
+        OPTION_NUMBER("--validation", "FRACTION", "share of the tokens for validation", &o.fraction, 0, 1),
+        OPTION_TEXT("--output", "BASE", "write BASE-train and BASE-validation; of BASE/: BASE/train, ... (PREFIX)",
+                    &o.output),
+        OPTION_FLAG("--force", "replace data sets that are there", &o.force),
+        OPTION_INTEGER("--seed", "N", "another N draws other documents (0)", &o.seed, 0, 1e15),
     };
     const options_command command = {
         .name = "split",
@@ -180,8 +176,7 @@ int split_main(int argc, char **argv)
             "s3://BUCKET/PREFIX: --output then says where on this machine.",
         .least = 1,
         .most = 1,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows};
+        OPTION_ROWS(rows)};
     int count, parsed = options_parse(&command, &count, argc, argv);
     if (parsed != OPTIONS_GO_ON)
         return parsed;

@@ -15,6 +15,7 @@
 #include "engine/data/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/data/dataset.h"
 #include "tools/data/inputs.h"
 #include "tools/data/rejects.h"
@@ -154,11 +155,9 @@ static status train(const options *o, int64_t total)
                                      .total = total,
                                      .skip_bad = o->skip_bad != NULL,
                                      .quiet = o->quiet};
-    documents *d;
+    AUTO(documents) *d = NULL;
     TRY(documents_open(&d, &o->documents, o->inputs.paths, o->inputs.count));
-    status s = train_vocab(&how, d);
-    documents_close(d);
-    return s;
+    return train_vocab(&how, d);
 }
 
 typedef struct work { /* what the sink and the ticks see */
@@ -221,9 +220,8 @@ static status encode_documents(const options *o, const tokenizer *t, corpus_coun
     status s = corpus_encode(t, d, &settings, done, take, tick, w);
     report_progress_end(&w->bar);
     if (s != STATUS_OK && done->bad && !w->rejects) {
-        char *message = must_strdup(status_message());
+        AUTO_FREE char *message = must_strdup(status_message());
         s = status_fail(s, "%s; --skip-bad FILE leaves bad records out and lists them there", message);
-        free(message);
     }
     if (s == STATUS_OK && done->documents == 0 && !o->part)
         s = status_fail(STATUS_FAILED,
@@ -247,7 +245,7 @@ static status publish(const options *o, const tokenizer *t, work *w, status s)
 
 static status encode_all(const options *o, const tokenizer *t, corpus_count *done, int64_t total)
 {
-    documents *d;
+    AUTO(documents) *d = NULL;
     work w = {.quiet = o->quiet, .bar = report_progress_begin(stderr, "tokenizing", (double)total, true)};
     TRY(documents_open(&d, &o->documents, o->inputs.paths, o->inputs.count));
     status s = indexed_writer_open(&w.writer, o->output, tokenizer_vocab_size(t));
@@ -257,7 +255,6 @@ static status encode_all(const options *o, const tokenizer *t, corpus_count *don
             s = encode_documents(o, t, done, &w, d);
         s = publish(o, t, &w, s);
     }
-    documents_close(d);
     return s;
 }
 
@@ -297,14 +294,13 @@ static status run(options *o)
     TRY(check_outputs(o));
     if (o->train_vocab)
         TRY(train(o, total));
-    tokenizer *t;
+    AUTO(tokenizer) *t = NULL;
     TRY(tokenizer_files_open(&t, o->tokenizer));
     double start = clock_seconds();
     corpus_count done = {0};
     status s = encode_all(o, t, &done, total);
     if (s == STATUS_OK)
         say(o, t, &done, clock_seconds() - start);
-    tokenizer_close(t);
     return s;
 }
 
@@ -323,27 +319,25 @@ int tokenize_main(int argc, char **argv)
     options o = {.append_eod = 1};
     o.threads = sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1;
     const options_row rows[] = {
-        {"--output", OPTIONS_TEXT, "PREFIX", "write PREFIX.bin and PREFIX.idx", &o.output, 0, 0, NULL},
-        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "the 256 bytes, or what FILE holds", &o.tokenizer, 0, 0, NULL},
-        {"--train-vocab", OPTIONS_INTEGER, "N", "first train a SentencePiece model of N tokens, written to FILE",
-         &o.train_vocab, 300, 1 << 20, NULL},
-        {"--train-type", OPTIONS_CHOICE, NULL, "what kind of model (unigram)", &o.train_type, 0, 0, types},
-        {"--format", OPTIONS_CHOICE, NULL, "what the inputs are (auto)", &o.format, 0, 0, formats},
-        {"--field", OPTIONS_TEXT, "NAME", "field of a JSON line, or column, that holds the text (text)",
-         &o.documents.field, 0, 0, NULL},
-        {"--separator", OPTIONS_TEXT, "TEXT", "what separates the documents of a text file", &o.separator, 0, 0, NULL},
-        {"--append-eod", OPTIONS_CHOICE, NULL, "end each document with the tokenizer's end (yes)", &o.append_eod, 0, 0,
-         no_yes},
-        {"--special-tokens", OPTIONS_CHOICE, NULL, "names of special tokens within the text become (ids)",
-         &o.special_text, 0, 0, specials},
-        {"--skip-bad", OPTIONS_TEXT, "FILE", "leave bad records out and list them in FILE: place and reason",
-         &o.skip_bad, 0, 0, NULL},
-        {"--files-from", OPTIONS_TEXT, "FILE", "read the inputs' names from FILE (-: standard input), one a line",
-         &o.files_from, 0, 0, NULL},
-        {"--part", OPTIONS_TEXT, "I/N", "read only the I-th (from 1) of N parts of the inputs", &o.part, 0, 0, NULL},
-        {"--threads", OPTIONS_INTEGER, "N", "threads that encode (the processors at hand)", &o.threads, 1, 1024, NULL},
-        {"--force", OPTIONS_FLAG, NULL, "replace a data set or a vocabulary that is there", &o.force, 0, 0, NULL},
-        {"--quiet", OPTIONS_FLAG, NULL, "say nothing but what fails", &o.quiet, 0, 0, NULL},
+        OPTION_TEXT("--output", "PREFIX", "write PREFIX.bin and PREFIX.idx", &o.output),
+        OPTION_TEXT("--tokenizer", "bytes|FILE", "the 256 bytes, or what FILE holds", &o.tokenizer),
+        OPTION_INTEGER("--train-vocab", "N", "first train a SentencePiece model of N tokens, written to FILE",
+                       &o.train_vocab, 300, 1 << 20),
+        OPTION_CHOICE("--train-type", "what kind of model (unigram)", &o.train_type, types),
+        OPTION_CHOICE("--format", "what the inputs are (auto)", &o.format, formats),
+        OPTION_TEXT("--field", "NAME", "field of a JSON line, or column, that holds the text (text)",
+                    &o.documents.field),
+        OPTION_TEXT("--separator", "TEXT", "what separates the documents of a text file", &o.separator),
+        OPTION_CHOICE("--append-eod", "end each document with the tokenizer's end (yes)", &o.append_eod, no_yes),
+        OPTION_CHOICE("--special-tokens", "names of special tokens within the text become (ids)", &o.special_text,
+                      specials),
+        OPTION_TEXT("--skip-bad", "FILE", "leave bad records out and list them in FILE: place and reason", &o.skip_bad),
+        OPTION_TEXT("--files-from", "FILE", "read the inputs' names from FILE (-: standard input), one a line",
+                    &o.files_from),
+        OPTION_TEXT("--part", "I/N", "read only the I-th (from 1) of N parts of the inputs", &o.part),
+        OPTION_INTEGER("--threads", "N", "threads that encode (the processors at hand)", &o.threads, 1, 1024),
+        OPTION_FLAG("--force", "replace a data set or a vocabulary that is there", &o.force),
+        OPTION_FLAG("--quiet", "say nothing but what fails", &o.quiet),
     };
     const options_command command = {.name = "tokenize",
                                      .operands = "INPUT...|-|--files-from FILE",
@@ -352,13 +346,12 @@ int tokenize_main(int argc, char **argv)
                                          ".bin/.idx); - is standard input.",
                                      .least = 0,
                                      .most = -1,
-                                     .row = rows,
-                                     .rows = sizeof rows / sizeof *rows,
+                                     OPTION_ROWS(rows),
                                      .more_help = more_help};
     int count, parsed = options_parse(&command, &count, argc, argv);
     if (parsed != OPTIONS_GO_ON)
         return parsed;
-    char *separator = NULL;
+    AUTO_FREE char *separator = NULL;
     stop_catch();
     status s = gather(&o, argv + 1, count);
     if (s == STATUS_OK)
@@ -367,7 +360,6 @@ int tokenize_main(int argc, char **argv)
         s = run(&o);
     if (s != STATUS_OK)
         log_error("tokenize: %s", status_message());
-    free(separator);
     inputs_free(&o.inputs);
     return stop_exit(s);
 }

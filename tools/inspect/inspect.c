@@ -9,6 +9,7 @@
 #include "engine/system/atomic.h"
 #include "engine/store/object.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/inspect/inspect_parts.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -21,10 +22,9 @@ typedef struct kind {
 
 static bool is_data(const char *path)
 {
-    char *index = must_format("%s.idx", path);
+    AUTO_FREE char *index = must_format("%s.idx", path);
     bool yes =
         inspect_ends_with(path, ".idx") || inspect_ends_with(path, ".bin") || stored_is(path) || atomic_exists(index);
-    free(index);
     return yes;
 }
 
@@ -64,12 +64,10 @@ static bool is_manifest(const char *path)
 static status gather_manifest(json_t **out, const inspect_request *r)
 {
     inspect_request folder = *r;
-    char *path = must_strdup(r->path);
+    AUTO_FREE char *path = must_strdup(r->path);
     *strrchr(path, '/') = 0;
     folder.path = path;
-    status s = inspect_gather_checkpoint(out, &folder);
-    free(path);
-    return s;
+    return inspect_gather_checkpoint(out, &folder);
 }
 
 static const kind kinds[] = {
@@ -109,25 +107,10 @@ int inspect_main(int argc, char **argv)
 {
     inspect_request r = {.samples = 3, .ids = 16};
     const options_row rows[] = {
-        {.name = "--json", .kind = OPTIONS_FLAG, .doc = "print all of it as one JSON object", .into = &r.json},
-        {.name = "--verify",
-         .kind = OPTIONS_FLAG,
-         .doc = "also read everything: a checkpoint's checksums, every token of a data set",
-         .into = &r.verify},
-        {.name = "--samples",
-         .kind = OPTIONS_INTEGER,
-         .argument = "N",
-         .doc = "documents of a data set to show (default 3)",
-         .into = &r.samples,
-         .low = 0,
-         .high = 1e6},
-        {.name = "--ids",
-         .kind = OPTIONS_INTEGER,
-         .argument = "N",
-         .doc = "token ids to show of each document (default 16)",
-         .into = &r.ids,
-         .low = 1,
-         .high = 1e6},
+        OPTION_FLAG("--json", "print all of it as one JSON object", &r.json),
+        OPTION_FLAG("--verify", "also read everything: a checkpoint's checksums, every token of a data set", &r.verify),
+        OPTION_INTEGER("--samples", "N", "documents of a data set to show (default 3)", &r.samples, 0, 1e6),
+        OPTION_INTEGER("--ids", "N", "token ids to show of each document (default 16)", &r.ids, 1, 1e6),
     };
     const options_command command = {
         .name = "inspect",
@@ -140,25 +123,20 @@ int inspect_main(int argc, char **argv)
             "what training from it has, which keys of its config.json were taken and which not, or why it is refused.",
         .least = 1,
         .most = 1,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows,
+        OPTION_ROWS(rows),
     };
     int operands, exit_status = options_parse(&command, &operands, argc, argv);
     if (exit_status != OPTIONS_GO_ON)
         return exit_status;
-    char *folder = NULL;
+    AUTO_FREE char *folder = NULL;
     bool data = false; /* in a store */
     status s = folder_local(&folder, argv[1], r.verify ? FOLDER_WHOLE : FOLDER_HEADERS);
     if (s != STATUS_OK && stored_is(argv[1])) {
-        char *words = must_strdup(status_message());
+        AUTO_FREE char *words = must_strdup(status_message());
         s = stored_look(&data, argv[1]) == STATUS_OK && data ? STATUS_OK : status_fail(s, "%s", words);
-        free(words);
     }
     r.path = data ? argv[1] : folder;
     if (s == STATUS_OK)
         s = inspect(&r, argv[1]);
-    if (s != STATUS_OK)
-        log_error("%s", status_message());
-    free(folder);
-    return (int)s;
+    return options_exit(s);
 }

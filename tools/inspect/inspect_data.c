@@ -12,6 +12,7 @@
 #include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define OCTAVES 32
 
@@ -60,7 +61,7 @@ static status gather_samples(json_t *object, const indexed *x, const tokenizer *
 {
     json_t *samples = json_array();
     json_object_set_new(object, "samples", samples);
-    int32_t *ids = must_alloc((unsigned long)r->ids * sizeof *ids);
+    AUTO_FREE int32_t *ids = must_alloc((unsigned long)r->ids * sizeof *ids);
     status s = STATUS_OK;
     for (int64_t d = 0; d < indexed_documents(x) && d < r->samples && s == STATUS_OK; d++) {
         int64_t first = indexed_document_start(x, d), length = indexed_document_start(x, d + 1) - first;
@@ -75,7 +76,6 @@ static status gather_samples(json_t *object, const indexed *x, const tokenizer *
             add_text(sample, t, ids, shown);
         json_array_append_new(samples, sample);
     }
-    free(ids);
     return s;
 }
 
@@ -139,7 +139,7 @@ static status open_set(indexed **out, stored **store, const char *prefix)
 status inspect_gather_data(json_t **out, const inspect_request *r)
 {
     indexed *x;
-    char *prefix = must_strdup(r->path);
+    AUTO_FREE char *prefix = must_strdup(r->path);
     if (inspect_ends_with(prefix, ".idx") || inspect_ends_with(prefix, ".bin"))
         prefix[strlen(prefix) - 4] = 0;
     stored *store = NULL;
@@ -165,7 +165,6 @@ status inspect_gather_data(json_t **out, const inspect_request *r)
             json_decref(object);
     }
     stored_close(store);
-    free(prefix);
     return s;
 }
 

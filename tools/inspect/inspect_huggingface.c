@@ -8,6 +8,7 @@
 #include "engine/data/tokenizer_files.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "models/presets.h"
 #include "tools/families.h"
@@ -35,7 +36,7 @@ static const char *list_of(const json_t *asked, const json_t *ever, const char *
 static void deal_keys(json_t *object, const json_t *root, const json_t *asked, shape_architecture a)
 {
     static const char *const lists[] = {"taken", "demanded", "overruled", "unread", "silent"};
-    json_t *ever = families_keys(a);
+    json_auto_t *ever = families_keys(a);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         json_object_set_new(object, lists[i], json_array());
     for (void *i = json_object_iter((json_t *)(uintptr_t)root); i;
@@ -49,19 +50,15 @@ static void deal_keys(json_t *object, const json_t *root, const json_t *asked, s
         if (!json_is_null(value))
             json_array_append_new(json_object_get(object, list), make_row(key, value, &m));
     }
-    json_decref(ever);
 }
 
 /* Does the reader make this very shape, as its config.json says it, of the root? */
 static bool makes(const json_t *root, const char *shape_text)
 {
     model_shape s;
-    char *text = json_dumps(root, 0), *made = NULL;
-    bool same = huggingface_parse(&s, NULL, text, strlen(text), "config.json") == STATUS_OK &&
-                huggingface_text(&made, &s, DTYPE_FP32, NULL) == STATUS_OK && strcmp(made, shape_text) == 0;
-    free(text);
-    free(made);
-    return same;
+    AUTO_FREE char *text = json_dumps(root, 0), *made = NULL;
+    return huggingface_parse(&s, NULL, text, strlen(text), "config.json") == STATUS_OK &&
+           huggingface_text(&made, &s, DTYPE_FP32, NULL) == STATUS_OK && strcmp(made, shape_text) == 0;
 }
 
 typedef struct reading {
@@ -81,7 +78,7 @@ static void find_unread(const reading *r, json_t *group, const char *name)
         /* transformers 4 wrote the type twice */
         bool twice = strcmp(key, "type") == 0 && json_equal(value, json_object_get(group, "rope_type"));
         bool outside = json_object_get(r->root, key) && json_object_get(r->asked, key);
-        char *path = must_format("%s.%s", name, key);
+        AUTO_FREE char *path = must_format("%s.%s", name, key);
         if (json_is_object(value)) {
             find_unread(r, value, path);
         } else if (!json_is_null(value) && !twice) {
@@ -92,20 +89,18 @@ static void find_unread(const reading *r, json_t *group, const char *name)
                                       make_row(path, value, &none));
             json_object_iter_set_new(group, i, value);
         }
-        free(path);
     }
 }
 
 static void deal_groups(json_t *object, json_t *root, const json_t *asked, const model_shape *s)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     if (huggingface_text(&text, s, DTYPE_FP32, NULL) != STATUS_OK)
         return;
     const reading r = {object, root, asked, text};
     for (void *i = json_object_iter(root); i; i = json_object_iter_next(root, i))
         if (json_is_object(json_object_iter_value(i)) && json_object_get(asked, json_object_iter_key(i)))
             find_unread(&r, json_object_iter_value(i), json_object_iter_key(i));
-    free(text);
 }
 
 /* The preset of this very shape, or NULL: whether Hugging Face could tell them apart decides. */
@@ -153,14 +148,14 @@ static json_t *model_keys(const model_shape *s)
 
 static status gather_config(json_t *object, model_shape *shape, const char *folder)
 {
-    char *path = must_format("%s/config.json", folder), *text = NULL;
+    AUTO_FREE char *path = must_format("%s/config.json", folder), *text = NULL;
     size_t bytes = 0;
-    json_t *asked = json_object();
+    json_auto_t *asked = json_object();
     status s = config_read_file(&text, &bytes, path);
     if (s == STATUS_OK)
         s = huggingface_parse_asking(shape, NULL, asked, text, bytes, path);
     if (s == STATUS_OK) {
-        json_t *root = json_loadb(text, bytes, 0, NULL);
+        json_auto_t *root = json_loadb(text, bytes, 0, NULL);
         const char *equal = find_preset(shape);
         json_object_set_new(object, "architecture", json_string(shape_traits_of(shape->architecture)->name));
         json_object_set_new(object, "class", json_string(shape_traits_of(shape->architecture)->causal));
@@ -171,11 +166,7 @@ static status gather_config(json_t *object, model_shape *shape, const char *fold
         json_object_set_new(object, "model", model_keys(shape));
         deal_keys(object, root, asked, shape->architecture);
         deal_groups(object, root, asked, shape);
-        json_decref(root);
     }
-    free(text);
-    free(path);
-    json_decref(asked);
     return s;
 }
 
@@ -183,7 +174,7 @@ static status gather_config(json_t *object, model_shape *shape, const char *fold
 
 static status gather_weights(json_t *object, const char *folder)
 {
-    weights *w;
+    AUTO(weights) *w = NULL;
     TRY(weights_open_names(&w, folder));
     json_t *types = json_object();
     int64_t bytes = 0;
@@ -197,14 +188,13 @@ static status gather_weights(json_t *object, const char *folder)
     json_object_set_new(object, "weights",
                         json_pack("{s:i, s:i, s:I, s:o}", "files", weights_files(w), "tensors", weights_count(w),
                                   "bytes", (json_int_t)bytes, "elements", types));
-    weights_close(w);
     return STATUS_OK;
 }
 
 /* A model trains without; so what is wrong with a tokenizer is said, and no more. */
 static void gather_tokenizer(json_t *object, const char *folder, const model_shape *shape)
 {
-    tokenizer *t;
+    AUTO(tokenizer) *t = NULL;
     if (!tokenizer_files_is_in(folder)) {
         json_object_set_new(object, "tokenizer", json_null());
         return;
@@ -218,7 +208,6 @@ static void gather_tokenizer(json_t *object, const char *folder, const model_sha
                                   tokenizer_suffix(t), "ids", tokenizer_vocab_size(t), "fits",
                                   tokenizer_data_size(t) <= shape->vocab_size, "bos", tokenizer_bos(t), "eos",
                                   tokenizer_eos(t), "end_of_document", tokenizer_end_of_document(t)));
-    tokenizer_close(t);
 }
 
 status inspect_gather_huggingface(json_t **out, const inspect_request *r)
@@ -240,12 +229,11 @@ status inspect_gather_huggingface(json_t **out, const inspect_request *r)
 
 static void print_value(const json_t *value)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+    AUTO_FREE char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
     if (text && strlen(text) > 48)
         printf("%.45s...", text);
     else
         printf("%s", text ? text : "?");
-    free(text);
 }
 
 static void print_keys(const json_t *object, const char *list, const char *title)

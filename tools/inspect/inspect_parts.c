@@ -6,6 +6,7 @@
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 int64_t inspect_get(const json_t *object, const char *key)
 {
@@ -59,10 +60,8 @@ bool inspect_ends_with(const char *text, const char *end)
 
 bool inspect_has(const char *folder, const char *name)
 {
-    char *path = must_format("%s/%s", folder, name);
-    bool yes = atomic_exists(path);
-    free(path);
-    return yes;
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    return atomic_exists(path);
 }
 
 json_t *inspect_object(const char *kind, const char *path)

@@ -11,6 +11,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/system/mapping.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* The last complete line of metrics.jsonl that has `key`; NULL if there is none. */
 static json_t *last_line_with(const mapping *file, const char *key)
@@ -38,18 +39,16 @@ static json_t *list_checkpoints(const char *run)
 {
     json_t *list = json_array();
     struct dirent **entries;
-    char *folder = must_format("%s/checkpoints", run);
+    AUTO_FREE char *folder = must_format("%s/checkpoints", run);
     int count = scandir(folder, &entries, is_checkpoint, alphasort);
     for (int i = 0; i < count; i++) {
-        char *path = must_format("%s/%s", folder, entries[i]->d_name);
+        AUTO_FREE char *path = must_format("%s/%s", folder, entries[i]->d_name);
         if (inspect_has(path, "manifest.json"))
             json_array_append_new(list, json_string(entries[i]->d_name));
-        free(path);
         free(entries[i]);
     }
     if (count >= 0)
         free(entries);
-    free(folder);
     return list;
 }
 

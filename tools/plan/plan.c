@@ -10,6 +10,7 @@
 #include "engine/islands/islands.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/units.h"
 #include "parallel/schedule/timeline.h"
 #include "tools/page.h"
@@ -50,25 +51,14 @@ static status prices_of(profile *out, const wishes *w, const config *c)
     return STATUS_OK;
 }
 
-static status lay_out(grid *out, const config *c, const wishes *w)
-{
-    TRY(config_lay_out(out, c, (int)w->ranks, 0));
-    if (w->rank >= out->ranks)
-        return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %d", (long long)w->rank,
-                           out->ranks - 1);
-    return STATUS_OK;
-}
-
 static status list_rank(const compile_options *options, int rank)
 {
     compile_options o = *options;
     o.grid = grid_of(&o.grid, rank);
-    compiled c = {0};
-    status s = compile(&c, &o);
-    if (s == STATUS_OK)
-        plan_text_listing(stdout, &c);
-    compile_free(&c);
-    return s;
+    RELEASED_BY(compile_free) compiled c = {0};
+    TRY(compile(&c, &o));
+    plan_text_listing(stdout, &c);
+    return STATUS_OK;
 }
 
 /* What this job as one of outer.slots islands sends to the others. */
@@ -131,7 +121,7 @@ typedef struct extras {
 static void print_json(const config *c, const plan *p, double bandwidth, const extras *e)
 {
     plan_window window;
-    char *members = join_members(islands_json(c, p, bandwidth), plan_launch_json(c, p, e->said));
+    AUTO_FREE char *members = join_members(islands_json(c, p, bandwidth), plan_launch_json(c, p, e->said));
     if (plan_window_measure(&window, p))
         members = join_members(members, plan_window_json(&window, p));
     if (e->data)
@@ -139,7 +129,6 @@ static void print_json(const config *c, const plan *p, double bandwidth, const e
     if (e->load)
         members = join_members(members, plan_load_json(e->load, p));
     plan_text_json(stdout, p, members);
-    free(members);
 }
 
 /* `unsaid`: only the configuration says that a CPU is priced. */
@@ -167,7 +156,7 @@ static status print(const config *c, const plan *p, const extras *e, const wishe
     bool unsaid = c->train.device == CONFIG_CPU && !w->device && w->tflops <= 0;
     double bandwidth = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
     status fits = plan_text_verdict(p), s = STATUS_OK;
-    char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
+    AUTO_FREE char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
     if (w->json) {
         print_json(c, p, bandwidth, e);
     } else {
@@ -183,7 +172,6 @@ static status print(const config *c, const plan *p, const extras *e, const wishe
         s = page_write_timeline(w->svg, &p->spans);
     if (s == STATUS_OK && fits != STATUS_OK)
         s = status_fail(fits, "%s", verdict);
-    free(verdict);
     return s;
 }
 
@@ -191,9 +179,9 @@ static status show(const config *c, const compile_options *options, const wishes
 {
     reserve beside;
     profile prices = *of;
-    plan p = {0};
-    plan_data data = {0};
-    plan_load load = {0};
+    RELEASED_BY(plan_free) plan p = {0};
+    RELEASED_BY(plan_data_free) plan_data data = {0};
+    RELEASED_BY(plan_load_close) plan_load load = {0};
     TRY(planning_reserve(&beside, c->run.folder));
     prices.reserve = &beside;
     if (w->listing)
@@ -207,18 +195,15 @@ static status show(const config *c, const compile_options *options, const wishes
     if (s == STATUS_OK)
         s = plan_price_order(&p);
     ticker_close(told);
-    if (s == STATUS_OK)
-        s = print(c, &p, &(extras){w->data ? &data : NULL, w->load ? &load : NULL, &w->said}, w);
-    plan_free(&p);
-    plan_load_close(&load);
-    plan_data_free(&data);
-    return s;
+    TRY(s);
+    return print(c, &p, &(extras){w->data ? &data : NULL, w->load ? &load : NULL, &w->said}, w);
 }
 
 /* On the ranks of --ranks, or of the configuration. */
 static status find_layout(config *c, const wishes *w)
 {
-    profile prices;
+    RELEASED_BY(profile_free) profile prices = {0};
+    RELEASED_BY(load_free) load_law law = {0};
     int64_t ranks = w->ranks ? w->ranks : c->parallel.size[GRID_DATA] ? grid_ranks_of(c->parallel.size) : 0;
     if (ranks < 1)
         return status_fail(STATUS_USAGE, "--search: say --ranks N, or parallel.data in the configuration");
@@ -228,32 +213,24 @@ static status find_layout(config *c, const wishes *w)
     }
     plan_search_wishes said = {
         .json = w->json, .ranks = (int)ranks, .memory = w->memory_size, .write = w->write, .said = w->said};
-    load_law law = {0};
     if (w->load)
         TRY(load_open(&law, w->load, &c->model.shape));
     said.law = w->load ? &law : NULL;
-    status s = prices_of(&prices, w, c);
-    if (s == STATUS_OK) {
-        s = plan_search(c, &prices, planning_backend(c, NULL), &said);
-        profile_free(&prices);
-    }
-    load_free(&law);
-    return s;
+    TRY(prices_of(&prices, w, c));
+    return plan_search(c, &prices, planning_backend(c, NULL), &said);
 }
 
 static status show_plan(config *c, const wishes *w)
 {
     grid g;
     compile_options o;
-    TRY(lay_out(&g, c, w));
-    profile prices = {0};
-    status s = prices_of(&prices, w, c);
-    if (s == STATUS_OK)
-        s = planning_options(&o, c, &g, NULL, prices.node_ranks);
-    if (s == STATUS_OK)
-        s = show(c, &o, w, &prices);
-    profile_free(&prices);
-    return s;
+    RELEASED_BY(profile_free) profile prices = {0};
+    TRY(config_lay_out(&g, c, (int)w->ranks, 0));
+    if (w->rank >= g.ranks)
+        return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %d", (long long)w->rank, g.ranks - 1);
+    TRY(prices_of(&prices, w, c));
+    TRY(planning_options(&o, c, &g, NULL, prices.node_ranks));
+    return show(c, &o, w, &prices);
 }
 
 /* What the other way of planning would pass over without a word. */
@@ -302,42 +279,40 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 {
     *w = (wishes){.rank = -1, .islands = 1};
     const options_row rows[] = {
-        {"--json", OPTIONS_FLAG, NULL, "the same facts for programs", &w->json, 0, 0, NULL},
-        {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else tensor x pipeline x parallel.data", &w->ranks, 1,
-         INT32_MAX, NULL},
-        {"--rank", OPTIONS_INTEGER, "N", "exactly this rank instead of one of each kind", &w->rank, 0, INT32_MAX, NULL},
-        {"--every-rank", OPTIONS_FLAG, NULL, "exactly every rank instead of one of each kind", &w->every, 0, 0, NULL},
-        {"--listing", OPTIONS_FLAG, NULL, "the program of --rank N (0), one op a line", &w->listing, 0, 0, NULL},
-        {"--schedule", OPTIONS_FLAG, NULL, "draw the pipeline's timeline", &w->schedule, 0, 0, NULL},
-        {"--svg", OPTIONS_TEXT, "FILE", "draw it into an SVG file", &w->svg, 0, 0, NULL},
-        {"--data", OPTIONS_TEXT, "PREFIX",
-         "how equal the work of context ranks is on this data, whose first batches are read", &w->data, 0, 0, NULL},
-        {"--batches", OPTIONS_INTEGER, "N", "of --data: global batches that are read; default 16", &w->batches, 1,
-         INT32_MAX, NULL},
-        {"--load", OPTIONS_TEXT, "LOAD", PLAN_LOAD_HELP, &w->load, 0, 0, NULL},
-        {"--search", OPTIONS_FLAG, NULL, "find the fastest layouts on --ranks N instead", &w->search, 0, 0, NULL},
-        {"--memory", OPTIONS_TEXT, "SIZE",
-         "of --search: memory of a device (80GiB); else the profile's, of which it leaves a twentieth free",
-         &w->memory_size, 0, 0, NULL},
-        {"--write", OPTIONS_TEXT, "FILE", "of --search: write CONFIG.yaml with the keys of the best layout", &w->write,
-         0, 0, NULL},
-        {"--device", OPTIONS_TEXT, "NAME|FILE",
-         "prices: " DEVICES_WORDS ", or a file of phalanx bench --profile; else cpu where train.device is, "
-         "or " DEVICES_ASSUMED,
-         &w->device, 0, 0, NULL},
-        {"--network", OPTIONS_TEXT, "FILE",
-         "JSON, as of a profile: node_ranks, node, network (\"25 GB/s\" of a rank), latency (\"5 us\"), "
-         "oversubscription, ...",
-         &w->network_file, 0, 0, NULL},
-        {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9,
-         NULL},
-        {"--efficiency", OPTIONS_NUMBER, "E", "share of it that large products reach", &w->efficiency, 1e-3, 1, NULL},
-        {"--bandwidth", OPTIONS_NUMBER, "G", "GB/s of a device's memory", &w->memory, 1e-3, 1e9, NULL},
-        {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node", &w->node, 1e-3, 1e9, NULL},
-        {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes", &w->network, 1e-3, 1e9, NULL},
-        {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node", &w->node_ranks, 1, 1024, NULL},
-        {"--island-bandwidth", OPTIONS_NUMBER, "G", "Gbit/s between islands (outer.bandwidth, else 1)", &w->islands,
-         1e-6, 1e6, NULL},
+        OPTION_FLAG("--json", "the same facts for programs", &w->json),
+        OPTION_INTEGER("--ranks", "N", "ranks of the job; else tensor x pipeline x parallel.data", &w->ranks, 1,
+                       INT32_MAX),
+        OPTION_INTEGER("--rank", "N", "exactly this rank instead of one of each kind", &w->rank, 0, INT32_MAX),
+        OPTION_FLAG("--every-rank", "exactly every rank instead of one of each kind", &w->every),
+        OPTION_FLAG("--listing", "the program of --rank N (0), one op a line", &w->listing),
+        OPTION_FLAG("--schedule", "draw the pipeline's timeline", &w->schedule),
+        OPTION_TEXT("--svg", "FILE", "draw it into an SVG file", &w->svg),
+        OPTION_TEXT("--data", "PREFIX",
+                    "how equal the work of context ranks is on this data, whose first batches are read", &w->data),
+        OPTION_INTEGER("--batches", "N", "of --data: global batches that are read; default 16", &w->batches, 1,
+                       INT32_MAX),
+        OPTION_TEXT("--load", "LOAD", PLAN_LOAD_HELP, &w->load),
+        OPTION_FLAG("--search", "find the fastest layouts on --ranks N instead", &w->search),
+        OPTION_TEXT("--memory", "SIZE",
+                    "of --search: memory of a device (80GiB); else the profile's, of which it leaves a twentieth free",
+                    &w->memory_size),
+        OPTION_TEXT("--write", "FILE", "of --search: write CONFIG.yaml with the keys of the best layout", &w->write),
+        OPTION_TEXT("--device", "NAME|FILE",
+                    "prices: " DEVICES_WORDS ", or a file of phalanx bench --profile; else cpu where train.device is, "
+                    "or " DEVICES_ASSUMED,
+                    &w->device),
+        OPTION_TEXT("--network", "FILE",
+                    "JSON, as of a profile: node_ranks, node, network (\"25 GB/s\" of a rank), latency (\"5 us\"), "
+                    "oversubscription, ...",
+                    &w->network_file),
+        OPTION_NUMBER("--flops", "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9),
+        OPTION_NUMBER("--efficiency", "E", "share of it that large products reach", &w->efficiency, 1e-3, 1),
+        OPTION_NUMBER("--bandwidth", "G", "GB/s of a device's memory", &w->memory, 1e-3, 1e9),
+        OPTION_NUMBER("--node-bandwidth", "G", "GB/s a rank sends within its node", &w->node, 1e-3, 1e9),
+        OPTION_NUMBER("--network-bandwidth", "G", "GB/s a rank sends to other nodes", &w->network, 1e-3, 1e9),
+        OPTION_INTEGER("--node-ranks", "N", "ranks of a node", &w->node_ranks, 1, 1024),
+        OPTION_NUMBER("--island-bandwidth", "G", "Gbit/s between islands (outer.bandwidth, else 1)", &w->islands, 1e-6,
+                      1e6),
     };
     const options_command command = {
         .name = "plan",
@@ -348,8 +323,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
                    "but --data's.",
         .least = 1,
         .most = -1,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows,
+        OPTION_ROWS(rows),
         .more_help = config_help,
         .help_about = config_help_about,
     };
@@ -360,17 +334,14 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 static status load(config *out, const wishes *w)
 {
     const options_said *said = &w->said;
-    char **keys = must_calloc((unsigned long)said->overrides + 1, sizeof *keys);
+    AUTO_FREE char **keys = must_calloc((unsigned long)said->overrides + 1, sizeof *keys);
     int count = said->overrides;
     for (int i = 0; i < count; i++)
         keys[i] = said->override[i];
-    char *train = w->data ? must_format("data.train=%s", w->data) : NULL;
+    AUTO_FREE char *train = w->data ? must_format("data.train=%s", w->data) : NULL;
     if (train)
         keys[count++] = train;
-    status s = config_load(out, said->file, count, keys);
-    free(train);
-    free(keys);
-    return s;
+    return config_load(out, said->file, count, keys);
 }
 
 int plan_main(int argc, char **argv)
@@ -379,14 +350,8 @@ int plan_main(int argc, char **argv)
     int operands, code = read_wishes(&w, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
-    config c;
+    RELEASED_BY(config_free) config c = {0};
     w.said = options_said_of(operands, argv + 1);
     status s = load(&c, &w);
-    if (s == STATUS_OK) {
-        s = run(&c, &w);
-        config_free(&c);
-    }
-    if (s != STATUS_OK)
-        log_error("%s", status_message());
-    return (int)s;
+    return options_exit(s == STATUS_OK ? run(&c, &w) : s);
 }

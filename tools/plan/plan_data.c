@@ -111,10 +111,10 @@ char *plan_data_json(const plan_data *d, const config *c)
     json_t *steps = json_array();
     for (int i = 0; i < d->count; i++)
         json_array_append_new(steps, json_of(&d->steps[i]));
-    json_t *all = json_pack("{s:s, s:i, s:o, s:o, s:o}", "balance", config_word(c, "parallel.context_balance"),
-                            "batches", d->count, "mean", json_of(&d->mean), "most", json_of(&d->most), "steps", steps);
+    json_auto_t *all =
+        json_pack("{s:s, s:i, s:o, s:o, s:o}", "balance", config_word(c, "parallel.context_balance"), "batches",
+                  d->count, "mean", json_of(&d->mean), "most", json_of(&d->most), "steps", steps);
     char *text = json_dumps(all, JSON_REAL_PRECISION(17)), *member = must_format("\"context_imbalance\": %s", text);
-    json_decref(all);
     free(text);
     return member;
 }

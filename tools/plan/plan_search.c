@@ -9,6 +9,7 @@
 #include "engine/files/output.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/units.h"
 #include "tools/plan_launch.h"
 #include "tools/ticker.h"
@@ -195,9 +196,8 @@ static void show_progress(void *context, int done, int all, const search_result 
         layout_text(layout, &best->layout, grid_named(best->layout.of.size), best->layout.of.expert > 1);
         snprintf(seconds, sizeof seconds, "%.4g s: ", best->seconds);
     }
-    char *text = must_format("%d of at most %d played; best %s%s", done, all, seconds, layout);
+    AUTO_FREE char *text = must_format("%d of at most %d played; best %s%s", done, all, seconds, layout);
     ticker_say(context, text);
-    free(text);
 }
 
 /* ---- the best as a configuration --------------------------------------------------------------------------------- */
@@ -207,7 +207,7 @@ static status write_best(const char *path, const search *s, const search_terms *
 {
     static const char *const searched[] = {"parallel.", "memory.", "train.micro_batch", NULL};
     config best = search_configuration(t->config, &s->results[0].layout, search_budget(t, &s->results[0].layout)), file;
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     if (!said->file) {
         text = config_text(&best);
     } else {
@@ -216,9 +216,7 @@ static status write_best(const char *path, const search *s, const search_terms *
         config_free(&file);
         TRY(s1);
     }
-    status ok = output_write(path, text, (int64_t)strlen(text));
-    free(text);
-    return ok;
+    return output_write(path, text, (int64_t)strlen(text));
 }
 
 static status say_nothing_fits(const search *s, int64_t memory)

@@ -211,24 +211,19 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
     enum { MOST = 1024 };
     *w = (wishes){.kind = SCHEDULE_1F1B, .stages = 4, .chunks = 1, .microbatches = 8, .costs = "1,1,1,0"};
     const options_row rows[] = {
-        {"--kind", OPTIONS_CHOICE, NULL, "auto: found for the costs within the memory (1f1b)", &w->kind, 0, 0,
-         schedule_names},
-        {"--stages", OPTIONS_INTEGER, "P", "pipeline stages (4)", &w->stages, 1, MOST, NULL},
-        {"--chunks", OPTIONS_INTEGER, "V", "virtual stages; 2 for zb-v, v-half and v-min (1)", &w->chunks, 1, MOST,
-         NULL},
-        {"--micro-batches", OPTIONS_INTEGER, "M", "of a step (8)", &w->microbatches, 1, 1 << 20, NULL},
-        {"--costs", OPTIONS_TEXT, "F,I,W,MESSAGE",
-         "of a micro-batch on a stage: forward, gradients of input and weights, a message (1,1,1,0)", &w->costs, 0, 0,
-         NULL},
-        {"--keeps", OPTIONS_TEXT, "F,I", "activations held after a forward, and between I and W (1,1)", &w->keeps, 0, 0,
-         NULL},
-        {"--memory", OPTIONS_NUMBER, "M", "most that a stage may hold, in the same unit (auto: what 1f1b holds)",
-         &w->memory, 1e-9, 1e9, NULL},
-        {"--barrier", OPTIONS_FLAG, NULL, "auto: shorten the step whose update waits for all stages", &w->barrier, 0, 0,
-         NULL},
-        {"--json", OPTIONS_FLAG, NULL, "the same facts for programs, and when each action begins and ends", &w->json, 0,
-         0, NULL},
-        {"--svg", OPTIONS_TEXT, "FILE", "draw the timeline into an SVG file", &w->svg, 0, 0, NULL},
+        OPTION_CHOICE("--kind", "auto: found for the costs within the memory (1f1b)", &w->kind, schedule_names),
+        OPTION_INTEGER("--stages", "P", "pipeline stages (4)", &w->stages, 1, MOST),
+        OPTION_INTEGER("--chunks", "V", "virtual stages; 2 for zb-v, v-half and v-min (1)", &w->chunks, 1, MOST),
+        OPTION_INTEGER("--micro-batches", "M", "of a step (8)", &w->microbatches, 1, 1 << 20),
+        OPTION_TEXT("--costs", "F,I,W,MESSAGE",
+                    "of a micro-batch on a stage: forward, gradients of input and weights, a message (1,1,1,0)",
+                    &w->costs),
+        OPTION_TEXT("--keeps", "F,I", "activations held after a forward, and between I and W (1,1)", &w->keeps),
+        OPTION_NUMBER("--memory", "M", "most that a stage may hold, in the same unit (auto: what 1f1b holds)",
+                      &w->memory, 1e-9, 1e9),
+        OPTION_FLAG("--barrier", "auto: shorten the step whose update waits for all stages", &w->barrier),
+        OPTION_FLAG("--json", "the same facts for programs, and when each action begins and ends", &w->json),
+        OPTION_TEXT("--svg", "FILE", "draw the timeline into an SVG file", &w->svg),
     };
     const options_command command = {
         .name = "schedule",
@@ -237,8 +232,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
                    "action runs, for given costs and without a model.",
         .least = 0,
         .most = 0,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows,
+        OPTION_ROWS(rows),
     };
     return options_parse(&command, operands, argc, argv);
 }
@@ -250,7 +244,5 @@ int schedule_main(int argc, char **argv)
     if (code != OPTIONS_GO_ON)
         return code;
     status s = run(&w);
-    if (s != STATUS_OK)
-        log_error("%s", status_message());
-    return (int)s;
+    return options_exit(s);
 }

@@ -10,6 +10,7 @@
 #include "engine/run/trace.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/embed.h"
 #include "tools/options.h"
 #include "tools/page.h"
@@ -53,18 +54,16 @@ static status write_page(const wishes *w, const char *title, const picture *all,
     const grid *g = &p->options.grid;
     char sizes[GRID_WORDS];
     grid_words(sizes, g->size, grid_named(g->size) & ~(1u << GRID_DATA), ", ", NULL);
-    char *words = must_format("%d ranks: %s, data %d; %s, %d micro-batches of %d x %lld tokens", g->ranks, sizes,
-                              g->size[GRID_DATA], schedule_name(p->options.layout.schedule), p->options.microbatches,
-                              p->options.micro_batch, (long long)p->options.sequence);
-    json_t *data =
+    AUTO_FREE char *words =
+        must_format("%d ranks: %s, data %d; %s, %d micro-batches of %d x %lld tokens", g->ranks, sizes,
+                    g->size[GRID_DATA], schedule_name(p->options.layout.schedule), p->options.microbatches,
+                    p->options.micro_batch, (long long)p->options.sequence);
+    json_auto_t *data =
         json_pack("{s:s, s:s, s:o, s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words", words, "kinds",
                   names_of_kinds(), "axes", names_of_axes(), "classes", "inputs", "weights", "gradients", "optimizer",
                   "kept", "temporary", "names", names->list, "budget", (json_int_t)p->options.budget, "pictures", list);
     MUST(data, "out of host memory");
-    status s = page_write(w->output, timeline_page, "@DATA@", data);
-    json_decref(data);
-    free(words);
-    return s;
+    return page_write(w->output, timeline_page, "@DATA@", data);
 }
 
 static status write_events(const wishes *w, const picture *all, int count, const picture_names *names)
@@ -72,12 +71,9 @@ static status write_events(const wishes *w, const picture *all, int count, const
     json_t *events = json_array();
     for (int i = 0, first = 0; i < count; first += all[i].count, i++)
         picture_events(events, &all[i], names, first);
-    json_t *data = json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
-    char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(13));
-    status s = output_write(w->output, text, (int64_t)strlen(text));
-    json_decref(data);
-    free(text);
-    return s;
+    json_auto_t *data = json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
+    AUTO_FREE char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(13));
+    return output_write(w->output, text, (int64_t)strlen(text));
 }
 
 /* A line each: the time of the step, and the shares of it that sum to it: bubble, waits for what travels along an axis,
@@ -136,9 +132,8 @@ static int ranks_of_run(const char *run, const planning_run *of)
 {
     int ranks = 0;
     for (bool there = true; there; ranks += there) {
-        char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, ranks);
+        AUTO_FREE char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, ranks);
         there = access(path, F_OK) == 0;
-        free(path);
     }
     return ranks > 0 ? ranks : of->ranks;
 }
@@ -147,30 +142,24 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
 {
     grid g;
     compile_options o;
-    profile prices = {0};
-    plan p = {0};
-    plan_load load = {0};
+    RELEASED_BY(profile_free) profile prices = {0};
+    RELEASED_BY(plan_free) plan p = {0};
+    RELEASED_BY(plan_load_close) plan_load load = {0};
     planning_run of = run ? planning_run_of(run) : (planning_run){0};
     int ranks = (int)w->ranks ? (int)w->ranks : run ? ranks_of_run(run, &of) : 0;
     TRY(weights_configure(c));
     TRY(config_lay_out(&g, c, ranks, 0));
-    status s = profile_open(&prices, w->device ? w->device : planning_device(c, &of));
-    if (s == STATUS_OK && w->network)
-        s = profile_take_network(&prices, w->network);
-    if (s == STATUS_OK)
-        s = planning_options(&o, c, &g, &of, prices.node_ranks);
-    if (s == STATUS_OK && w->load)
-        s = plan_load_open(&load, &prices, w->load, &o);
-    if (s == STATUS_OK)
-        s = plan_make(&p, &o, &prices, false, -1);
-    if (s == STATUS_OK)
-        s = draw(w, title, run, &p);
-    if (s == STATUS_OK && w->load)
+    TRY(profile_open(&prices, w->device ? w->device : planning_device(c, &of)));
+    if (w->network)
+        TRY(profile_take_network(&prices, w->network));
+    TRY(planning_options(&o, c, &g, &of, prices.node_ranks));
+    if (w->load)
+        TRY(plan_load_open(&load, &prices, w->load, &o));
+    TRY(plan_make(&p, &o, &prices, false, -1));
+    TRY(draw(w, title, run, &p));
+    if (w->load)
         plan_load_print(stdout, &load, &p);
-    plan_load_close(&load);
-    plan_free(&p);
-    profile_free(&prices);
-    return s;
+    return STATUS_OK;
 }
 
 static status run_command(const wishes *w, int operands, char **argv)
@@ -183,15 +172,13 @@ static status run_command(const wishes *w, int operands, char **argv)
             w->output);
     struct stat about;
     const char *run = stat(argv[1], &about) == 0 && S_ISDIR(about.st_mode) ? argv[1] : NULL;
-    char *path = run ? must_format("%s/config.yaml", run) : must_strdup(argv[1]);
-    char *title = must_format("A step of %s", argv[1]);
+    AUTO_FREE char *path = run ? must_format("%s/config.yaml", run) : must_strdup(argv[1]);
+    AUTO_FREE char *title = must_format("A step of %s", argv[1]);
     status s = config_load(&c, path, operands - 1, argv + 2);
     if (s == STATUS_OK) {
         s = plan_and_draw(&c, w, title, run);
         config_free(&c);
     }
-    free(title);
-    free(path);
     return s;
 }
 
@@ -199,17 +186,18 @@ int timeline_main(int argc, char **argv)
 {
     wishes w = {.step = -1};
     const options_row rows[] = {
-        {"--output", OPTIONS_TEXT, "FILE",
-         "FILE.html: a page; FILE.json: for Perfetto or chrome://tracing; FILE.svg: its memory", &w.output, 0, 0, NULL},
-        {"--step", OPTIONS_INTEGER, "N", "which of the steps that were traced; else the last", &w.step, 1, 1e15, NULL},
-        {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else the run's, or tensor x pipeline x parallel.data",
-         &w.ranks, 1, INT32_MAX, NULL},
-        {"--device", OPTIONS_TEXT, "NAME|FILE",
-         "prices of the prediction, as for phalanx plan; else the run's, or train.device's", &w.device, 0, 0, NULL},
-        {"--load", OPTIONS_TEXT, "LOAD", PLAN_LOAD_HELP, &w.load, 0, 0, NULL},
-        {"--network", OPTIONS_TEXT, "FILE",
-         "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
-         &w.network, 0, 0, NULL},
+        OPTION_TEXT("--output", "FILE",
+                    "FILE.html: a page; FILE.json: for Perfetto or chrome://tracing; FILE.svg: its memory", &w.output),
+        OPTION_INTEGER("--step", "N", "which of the steps that were traced; else the last", &w.step, 1, 1e15),
+        OPTION_INTEGER("--ranks", "N", "ranks of the job; else the run's, or tensor x pipeline x parallel.data",
+                       &w.ranks, 1, INT32_MAX),
+        OPTION_TEXT("--device", "NAME|FILE",
+                    "prices of the prediction, as for phalanx plan; else the run's, or train.device's", &w.device),
+        OPTION_TEXT("--load", "LOAD", PLAN_LOAD_HELP, &w.load),
+        OPTION_TEXT(
+            "--network", "FILE",
+            "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
+            &w.network),
     };
     const options_command command = {
         .name = "timeline",
@@ -221,8 +209,7 @@ int timeline_main(int argc, char **argv)
             "which loads nothing, or a trace for other viewers.",
         .least = 1,
         .most = -1,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows};
+        OPTION_ROWS(rows)};
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;

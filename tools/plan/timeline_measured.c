@@ -142,12 +142,11 @@ static status read_rank(reading *r)
             bytes--;
         if (bytes < 2)
             continue;
-        json_t *event = json_loadb(line, (size_t)bytes, 0, NULL);
+        json_auto_t *event = json_loadb(line, (size_t)bytes, 0, NULL);
         if (event)
             take_event(r, event);
         else
             r->bad++; /* the last line of a run that was killed */
-        json_decref(event);
     }
     free(line);
     int failed = ferror(in);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/plan/timeline_sources.h"
 
 enum { CAUSES = 5 };
@@ -17,8 +18,8 @@ static void take_wait(picture_row *r, picture_names *names, picture_span s, cons
     const double begins[] = {1e6 * at->begin, 1e6 * (at->begin + at->idle), 1e6 * (at->begin + at->idle + at->behind),
                              1e6 * at->end};
     for (int k = 0; k < 3; k++) {
-        char *words = k == 1 ? must_format("wait for %s, behind %s", from->label, axis_name((axis)at->before))
-                             : must_format("wait for %s", from->label);
+        AUTO_FREE char *words = k == 1 ? must_format("wait for %s, behind %s", from->label, axis_name((axis)at->before))
+                                       : must_format("wait for %s", from->label);
         s.begin = begins[k];
         s.end = begins[k + 1];
         s.kind = k == 0 ? PICTURE_BUBBLE : PICTURE_WAIT;
@@ -26,7 +27,6 @@ static void take_wait(picture_row *r, picture_names *names, picture_span s, cons
         s.name = picture_name(names, words);
         if (s.end > s.begin)
             picture_add_span(r, s);
-        free(words);
     }
 }
 
@@ -83,14 +83,13 @@ static status add_stage(picture *out, picture_names *names, const plan *p, int s
     status s = compile(&c, &o);
     if (s == STATUS_OK) {
         const program *list = &c.training.list;
-        int *launched = must_calloc((unsigned long)c.training.requests + 1, sizeof *launched);
+        AUTO_FREE int *launched = must_calloc((unsigned long)c.training.requests + 1, sizeof *launched);
         picture_take_memory(r, &c);
         for (int i = 0; i < list->count; i++)
             if (op_starts(list->ops[i]))
                 launched[list->ops[i]->at.request] = i;
         for (int i = 0; i < list->count; i++)
             take_op(r, names, &p->timing, list, launched, stage, i);
-        free(launched);
     }
     compile_free(&c);
     return s;

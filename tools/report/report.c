@@ -49,10 +49,9 @@ static status write_wandb(char *const *folders, int count, const char *path)
         free(metrics);
         free(whole);
     }
-    json_t *data = json_pack("{s:o, s:o}", "runs", list, "names", names_of_metrics());
+    json_auto_t *data = json_pack("{s:o, s:o}", "runs", list, "names", names_of_metrics());
     if (s == STATUS_OK)
         s = page_write(path, report_wandb, "@DATA@", data);
-    json_decref(data);
     return s;
 }
 
@@ -69,10 +68,9 @@ static status run(char *const *folders, int count, const char *path)
         if (s == STATUS_OK)
             json_array_append_new(runs, one);
     }
-    json_t *data = json_pack("{s:o}", "runs", runs);
+    json_auto_t *data = json_pack("{s:o}", "runs", runs);
     if (s == STATUS_OK)
         s = page_write(path, report_page, "@DATA@", data);
-    json_decref(data);
     return s;
 }
 
@@ -80,9 +78,8 @@ int report_main(int argc, char **argv)
 {
     const char *output = NULL, *wandb = NULL;
     const options_row rows[] = {
-        {"--output", OPTIONS_TEXT, "FILE.html", "the page; one that is there is replaced", &output, 0, 0, NULL},
-        {"--wandb", OPTIONS_TEXT, "FILE.py", "a Python script that sends the runs to Weights & Biases", &wandb, 0, 0,
-         NULL},
+        OPTION_TEXT("--output", "FILE.html", "the page; one that is there is replaced", &output),
+        OPTION_TEXT("--wandb", "FILE.py", "a Python script that sends the runs to Weights & Biases", &wandb),
     };
     const options_command command = {
         .name = "report",
@@ -95,8 +92,7 @@ int report_main(int argc, char **argv)
             "One file for any browser; it loads nothing. A run that is still going on is shown as far as it has come.",
         .least = 1,
         .most = 64,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows};
+        OPTION_ROWS(rows)};
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;

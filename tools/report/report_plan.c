@@ -9,6 +9,7 @@
 #include "engine/config/config.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/plan_launch.h"
 #include "tools/planning.h"
 
@@ -64,9 +65,8 @@ static json_t *seconds_of(const timing_rank *r)
     json_array_append_new(list, json_pack("[s, f]", "computing", r->compute - r->cores));
     for (int a = 0; a < AXIS_COUNT; a++)
         if (r->exposed[a] > 0) {
-            char *name = must_format("waiting, %s", axis_name((axis)a));
+            AUTO_FREE char *name = must_format("waiting, %s", axis_name((axis)a));
             json_array_append_new(list, json_pack("[s, f]", name, r->exposed[a]));
-            free(name);
         }
     json_array_append_new(list, json_pack("[s, f]", "host copies", r->copies));
     json_array_append_new(list, json_pack("[s, f]", "bubble", r->idle));
@@ -106,7 +106,7 @@ static json_t *coordinates_of(const grid *g)
 /* The whole run, as `plan` prints it. */
 static json_t *course_of(const config *c, const plan *p, const options_said *said)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
@@ -114,14 +114,13 @@ static json_t *course_of(const config *c, const plan *p, const options_said *sai
     fclose(out);
     json_t *lines = json_stringn(text, bytes);
     MUST(lines, "a command line is no text: bytes that are no UTF-8");
-    free(text);
     return lines;
 }
 
 static json_t *object_of(const config *c, const plan *p, const char *file)
 {
     const options_said said = {.file = file};
-    char *text = NULL, *members = plan_launch_json(c, p, &said);
+    AUTO_FREE char *text = NULL, *members = plan_launch_json(c, p, &said);
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
@@ -129,8 +128,6 @@ static json_t *object_of(const config *c, const plan *p, const char *file)
     fclose(out);
     json_t *object = json_loadb(text, bytes, 0, NULL);
     MUST(object, "a plan that is no JSON");
-    free(members);
-    free(text);
     json_object_set_new(object, "course", course_of(c, p, &said));
     json_object_set_new(object, "timeline", timeline_of(p));
     json_object_set_new(object, "coordinates", coordinates_of(&p->options.grid));
@@ -143,41 +140,28 @@ static status plan_of(json_t **out, config *c, const planning_run *run, const ch
     grid g;
     compile_options o;
     reserve beside;
-    profile prices = {0};
-    plan p = {0};
+    RELEASED_BY(profile_free) profile prices = {0};
+    RELEASED_BY(plan_free) plan p = {0};
     TRY(weights_configure(c));
     TRY(config_lay_out(&g, c, run->ranks, 0));
     TRY(planning_reserve(&beside, folder));
     TRY(profile_open(&prices, planning_device(c, run)));
     prices.reserve = &beside;
-    status s = planning_options(&o, c, &g, run, prices.node_ranks);
-    if (s == STATUS_OK)
-        s = plan_make(&p, &o, &prices, false, -1);
-    if (s == STATUS_OK)
-        s = plan_price_order(&p);
-    if (s == STATUS_OK) {
-        char *file = must_format("%s/config.yaml", folder);
-        char *command = must_format("phalanx plan %s --ranks %d --device %s", file, g.ranks, planning_device(c, run));
-        *out = object_of(c, &p, file);
-        json_object_set_new(*out, "command", json_string(command));
-        free(command);
-        free(file);
-    }
-    plan_free(&p);
-    profile_free(&prices);
-    return s;
+    TRY(planning_options(&o, c, &g, run, prices.node_ranks));
+    TRY(plan_make(&p, &o, &prices, false, -1));
+    TRY(plan_price_order(&p));
+    AUTO_FREE char *file = must_format("%s/config.yaml", folder);
+    *out = object_of(c, &p, file);
+    json_object_set_new(*out, "command",
+                        json_sprintf("phalanx plan %s --ranks %d --device %s", file, g.ranks, planning_device(c, run)));
+    return STATUS_OK;
 }
 
 status report_plan_make(json_t **out, const char *folder)
 {
-    config c;
+    RELEASED_BY(config_free) config c = {0};
     const planning_run run = planning_run_of(folder);
-    char *path = must_format("%s/config.yaml", folder);
-    status s = config_load(&c, path, 0, NULL);
-    if (s == STATUS_OK) {
-        s = plan_of(out, &c, &run, folder);
-        config_free(&c);
-    }
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%s/config.yaml", folder);
+    TRY(config_load(&c, path, 0, NULL));
+    return plan_of(out, &c, &run, folder);
 }

@@ -9,6 +9,7 @@
 #include "engine/config/config.h"
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/report/report_plan.h"
 #include "tools/series.h"
 
@@ -46,19 +47,18 @@ static void add_event(json_t *all, const char *kind, const json_t *line, const c
 
 static void add_events(json_t *all, const char *folder)
 {
-    char *path = must_format("%s/events.jsonl", folder);
+    AUTO_FREE char *path = must_format("%s/events.jsonl", folder);
     json_t *lines = series_lines(path, "event"), *line;
     size_t i;
     json_array_foreach(lines, i, line) add_event(all, json_string_value(json_object_get(line, "event")), line,
                                                  json_string_value(json_object_get(line, "words")));
     json_decref(lines);
-    free(path);
 }
 
 /* "frozen: rank 3 on node7: ..." */
 static void add_incidents(json_t *all, const char *folder)
 {
-    char *path = must_format("%s/incidents.jsonl", folder);
+    AUTO_FREE char *path = must_format("%s/incidents.jsonl", folder);
     json_t *lines = series_lines(path, "verdict"), *line;
     size_t i;
     json_array_foreach(lines, i, line)
@@ -67,16 +67,14 @@ static void add_incidents(json_t *all, const char *folder)
         const char *verdict = json_string_value(json_object_get(line, "verdict"));
         const char *host = json_string_value(json_object_get(line, "host"));
         const json_t *rank = json_object_get(line, "rank");
-        char *text = must_format("%s%s%s%s%s", verdict ? verdict : "", host ? ", " : "", host ? host : "",
-                                 words ? ": " : "", words ? words : "");
-        char *who = json_is_integer(rank) ? must_format("rank %d: %s", (int)json_integer_value(rank), text) : NULL;
+        AUTO_FREE char *text = must_format("%s%s%s%s%s", verdict ? verdict : "", host ? ", " : "", host ? host : "",
+                                           words ? ": " : "", words ? words : "");
+        AUTO_FREE char *who =
+            json_is_integer(rank) ? must_format("rank %d: %s", (int)json_integer_value(rank), text) : NULL;
         add_event(all, json_is_true(json_object_get(line, "ends")) ? "incident, ended the job" : "incident", line,
                   who ? who : text);
-        free(who);
-        free(text);
     }
     json_decref(lines);
-    free(path);
 }
 
 static void add_skipped(json_t *all, const json_t *steps)
@@ -102,13 +100,12 @@ static json_t *events_of(const char *folder, const json_t *steps)
     add_incidents(all, folder);
     add_skipped(all, steps);
     size_t count = json_array_size(all);
-    json_t **sorted = must_calloc(count + 1, sizeof *sorted);
+    AUTO_FREE json_t **sorted = must_calloc(count + 1, sizeof *sorted);
     for (size_t i = 0; i < count; i++)
         sorted[i] = json_array_get(all, i);
     qsort(sorted, count, sizeof *sorted, by_time);
     for (size_t i = count > MOST_EVENTS ? count - MOST_EVENTS : 0; i < count; i++)
         json_array_append(kept, sorted[i]);
-    free(sorted);
     json_decref(all);
     return json_pack("{s:I, s:o}", "count", (json_int_t)count, "list", kept);
 }
@@ -123,20 +120,16 @@ static int is_name(const struct dirent *entry)
 static json_t *hosts_of(const char *folder)
 {
     json_t *hosts = json_object();
-    struct dirent **entries = NULL;
-    char *top = must_format("%s/hosts", folder);
+    AUTO_FREE struct dirent **entries = NULL;
+    AUTO_FREE char *top = must_format("%s/hosts", folder);
     int count = scandir(top, &entries, is_name, alphasort);
     for (int i = 0; i < count; i++) {
-        char *path = must_format("%s/%s/resources.jsonl", top, entries[i]->d_name);
-        json_t *lines = i < MOST_HOSTS ? series_lines(path, "time") : NULL;
+        AUTO_FREE char *path = must_format("%s/%s/resources.jsonl", top, entries[i]->d_name);
+        json_auto_t *lines = i < MOST_HOSTS ? series_lines(path, "time") : NULL;
         if (json_array_size(lines) > 0)
             json_object_set_new(hosts, entries[i]->d_name, series_columns(lines, host_keys, "cpu_busy", HOST_POINTS));
-        json_decref(lines);
-        free(path);
         free(entries[i]);
     }
-    free(entries);
-    free(top);
     return hosts;
 }
 
@@ -145,7 +138,7 @@ static json_t *hosts_of(const char *folder)
 /* Of many ranks the first ones. */
 static json_t *summary_of(const char *folder)
 {
-    char *path = must_format("%s/summary.json", folder);
+    AUTO_FREE char *path = must_format("%s/summary.json", folder);
     json_t *summary = json_load_file(path, 0, NULL), *ranks = json_object_get(summary, "ranks");
     size_t count = json_array_size(ranks);
     if (ranks) {
@@ -153,7 +146,6 @@ static json_t *summary_of(const char *folder)
         while (json_array_size(ranks) > MOST_RANKS)
             json_array_remove(ranks, json_array_size(ranks) - 1);
     }
-    free(path);
     return summary ? summary : json_object();
 }
 
@@ -179,13 +171,12 @@ static status put_key(void *context, const char *key, const char *value)
 static void add_keys(json_t *run, const char *path)
 {
     config c;
-    json_t *keys = json_object();
+    json_auto_t *keys = json_object();
     if (config_load(&c, path, 0, NULL) == STATUS_OK) {
         if (config_each(&c, put_key, keys) == STATUS_OK)
             json_object_set(run, "keys", keys);
         config_free(&c);
     }
-    json_decref(keys);
 }
 
 static void add_plan(json_t *run, const char *folder)

@@ -1,5 +1,5 @@
-/* Constants that host, device and, of Muon, the reference share. What GELU's kernels are compared with (tests/oracle/,
- * tools/bench/self_check_math.c) states them in its own way. Plain C that is also C++ and CUDA. */
+/* Constants that host, device and, of Muon, the reference share. What GELU's kernels are compared with
+ * (tests/oracle/) states them in its own way. Plain C that is also C++ and CUDA. */
 #pragma once
 
 /* GELU's approximation (1606.08415): gelu(x) = x (1 + tanh(u)) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3) */

@@ -1,6 +1,6 @@
 /* Which head of keys and values a head of queries reads, where there are fewer of them (2305.13245): neighbours share
- * one. Recording, host and device share this. What kernels are compared with (tests/oracle/,
- * tools/bench/self_check_math.c) states it in its own way. Plain C that is also C++ and CUDA.
+ * one. Recording, host and device share this. What kernels are compared with (tests/oracle/) states it in its own way.
+ * Plain C that is also C++ and CUDA.
  */
 #pragma once
 

@@ -1,7 +1,7 @@
 /* Where a token of a micro-batch is, and which keys it sees as a query. A token's place is its index within the
  * micro-batch, whose samples lie end to end. Recording, host and device share these rules. What kernels are compared
- * with (tests/oracle/, tools/bench/self_check_math.c) and cuDNN's graph of pointwise nodes (kernels/cuda/cudnn_graph.c)
- * state them in their own ways. Plain C that is also C++ and CUDA.
+ * with (tests/oracle/) and cuDNN's graph of pointwise nodes (kernels/cuda/cudnn_graph.c) state them in their own ways.
+ * Plain C that is also C++ and CUDA.
  */
 #pragma once
 

@@ -415,6 +415,14 @@ TEST(a_self_check_tells_right_from_wrong)
     assert_int_equal(r.status, 1);
     assert_true(count_of(r.out, "WRONG") > 0 && count_of(r.out, "documents: own: error") > 0);
     launch_free(&r);
+    /* of each type, and by more than its tolerance */
+    r = launch_run(
+        300, "LD_LIBRARY_PATH=%s STANDIN_MUTANT='a product is larger' exec %s bench --self-check train.device=cuda",
+        standin, program);
+    assert_int_equal(r.status, 1);
+    assert_true(count_of(r.out, "WRONG      linear fp32") > 7 && count_of(r.out, "WRONG      linear bf16") > 7);
+    assert_true(count_of(r.out, "WRONG      linear fp16") > 7 && count_of(r.out, "WRONG      linear_wide bf16") > 6);
+    launch_free(&r);
 }
 
 int main(void)

@@ -15,6 +15,7 @@
 #include "kernels/record/product.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/bench/bench_profile.h"
 #include "tools/bench/bench_step.h"
 #include "tools/bench/bench_times.h"
@@ -86,7 +87,7 @@ static status measure_product(double *out, dtype type, int threads)
 static double measure_memory(int threads)
 {
     enum { COUNT = 32 << 20, TIMES = 7 };
-    float *x = must_alloc(COUNT * sizeof *x), *y = must_alloc(COUNT * sizeof *y);
+    AUTO_FREE float *x = must_alloc(COUNT * sizeof *x), *y = must_alloc(COUNT * sizeof *y);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < COUNT; i++) {
         x[i] = 1;
@@ -100,10 +101,7 @@ static double measure_memory(int threads)
             x[i] = 0.5f * x[i] + y[i];
         seconds[k] = clock_seconds() - begun;
     }
-    double result = 3.0 * COUNT * sizeof(float) / bench_median(seconds, TIMES);
-    free(x);
-    free(y);
-    return result;
+    return 3.0 * COUNT * sizeof(float) / bench_median(seconds, TIMES);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -146,7 +144,7 @@ static int by_seconds(const void *a, const void *b)
 static void print_ops(const step_bench *b)
 {
     const program *p = &b->step.compiled.training.list;
-    row *rows = must_calloc((unsigned long)p->count, sizeof *rows);
+    AUTO_FREE row *rows = must_calloc((unsigned long)p->count, sizeof *rows);
     int count = 0;
     double total = 0, bound = 0;
     for (int i = 0; i < p->count; i++) {
@@ -174,7 +172,6 @@ static void print_ops(const step_bench *b)
                rows[i].seconds * 1e3, rows[i].bound * 1e3, 100 * rows[i].seconds / total,
                rows[i].flops / rows[i].seconds / 1e9, rows[i].bytes / rows[i].seconds / 1e9);
     printf("  %-44s %6d %9.2f %9.2f\n", "all", p->count, total * 1e3, bound * 1e3);
-    free(rows);
 }
 
 static void warm_up(step_bench *b)
@@ -225,7 +222,7 @@ static void print_steps(const step_bench *b, double *sorted, int64_t n)
 static status run_steps(step_bench *b)
 {
     int64_t n = b->set->steps;
-    double *seconds = must_calloc((unsigned long)n, sizeof *seconds);
+    AUTO_FREE double *seconds = must_calloc((unsigned long)n, sizeof *seconds);
     b->op_seconds = must_calloc((unsigned long)b->step.compiled.training.list.count, sizeof(double));
     warm_up(b);
     time_steps(b, seconds);
@@ -252,8 +249,6 @@ static status run_steps(step_bench *b)
                "GB/s; resident %.4g GiB\n",
                sequences, length, tokens / each, flops / each / 1e9, b->top.flops / 1e9, share, b->top.bytes / 1e9,
                resident);
-    free(seconds);
-    free(b->op_seconds);
     return STATUS_OK;
 }
 
@@ -295,39 +290,38 @@ static status measure_opened(step_bench *b, const choices *timed, int threads)
     return run_steps(b);
 }
 
+static void close_step(step_bench *b)
+{
+    bench_step_close(&b->step);
+    free(b->op_seconds);
+}
+
 static status measure_step(const settings *set, const config *c, comm *self)
 {
-    step_bench b = {.set = set, .config = c};
     const device_interface *on = &device_cpu;
     if (c->train.device == CONFIG_CUDA)
         TRY(device_find(&on, "cuda"));
     int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
-    choices timed = {0};
-    status s = set->tuning ? choices_read(&timed, set->tuning) : STATUS_OK;
-    if (s == STATUS_OK)
-        s = bench_step_open(&b.step, c, on, threads, self, &timed);
-    if (s == STATUS_OK && set->tuning && timed.count > 0)
-        s = choices_write(&timed, set->tuning);
-    if (s == STATUS_OK)
-        s = measure_opened(&b, &timed, threads);
-    bench_step_close(&b.step);
-    choices_free(&timed);
-    return s;
+    RELEASED_BY(choices_free) choices timed = {0};
+    RELEASED_BY(close_step) step_bench b = {.set = set, .config = c};
+    if (set->tuning)
+        TRY(choices_read(&timed, set->tuning));
+    TRY(bench_step_open(&b.step, c, on, threads, self, &timed));
+    if (set->tuning && timed.count > 0)
+        TRY(choices_write(&timed, set->tuning));
+    return measure_opened(&b, &timed, threads);
 }
 
 static status measure_config(const settings *set, int operands, char **argv)
 {
-    config c;
+    RELEASED_BY(config_free) config c = {0};
     comm *self = NULL;
     const options_said said = options_said_of(operands, argv + 1);
     TRY(config_load(&c, said.file, said.overrides, said.override));
-    status s = weights_configure(&c);
-    if (s == STATUS_OK)
-        s = comm_open(&self);
-    if (s == STATUS_OK)
-        s = measure_step(set, &c, self);
+    TRY(weights_configure(&c));
+    TRY(comm_open(&self));
+    status s = measure_step(set, &c, self);
     comm_close(self);
-    config_free(&c);
     return s;
 }
 
@@ -347,7 +341,11 @@ static status check_device(int operands, char **argv)
     TRY(only_device(&cuda, "--self-check", operands, argv));
     if (cuda)
         TRY(device_find(&on, "cuda"));
-    return self_check(on, omp_get_max_threads());
+    comm *self = NULL;
+    TRY(comm_open(&self));
+    status s = self_check(on, omp_get_max_threads(), self);
+    comm_close(self);
+    return s;
 }
 
 static status measure_profile(const char *path, int operands, char **argv)
@@ -368,25 +366,29 @@ int bench_main(int argc, char **argv)
     const char *profile = NULL;
     bool check = false;
     const options_row rows[] = {
-        {"--steps", OPTIONS_INTEGER, "N", "measured steps; the median counts (5)", &set.steps, 1, 100000, NULL},
-        {"--warmup", OPTIONS_INTEGER, "N", "steps before them (2)", &set.warmup, 0, 100000, NULL},
-        {"--profile", OPTIONS_TEXT, "FILE",
-         "instead: time the ops of many models, and messages, for phalanx plan --device FILE; under mpirun with "
-         "several "
-         "ranks, too",
-         &profile, 0, 0, NULL},
-        {"--self-check", OPTIONS_FLAG, NULL,
-         "instead: a line for each thing that only this device and its libraries can judge, with its verdict; 1 if one "
-         "is wrong",
-         &check, 0, 0, NULL},
-        {"--tuning", OPTIONS_TEXT, "FILE",
-         "algorithms chosen by timing: those that FILE (a run's tuning.json) has are not timed, the others are added "
-         "to it",
-         &set.tuning, 0, 0, NULL},
-        {"--range", OPTIONS_FLAG, NULL,
-         "instead: after the warm-up one step between the profiler's start and stop, for ncu --profile-from-start off",
-         &set.range, 0, 0, NULL},
-        {"--json", OPTIONS_FLAG, NULL, "one JSON object, without the table", &set.json, 0, 0, NULL},
+        OPTION_INTEGER("--steps", "N", "measured steps; the median counts (5)", &set.steps, 1, 100000),
+        OPTION_INTEGER("--warmup", "N", "steps before them (2)", &set.warmup, 0, 100000),
+        OPTION_TEXT(
+            "--profile", "FILE",
+            "instead: time the ops of many models, and messages, for phalanx plan --device FILE; under mpirun with "
+            "several "
+            "ranks, too",
+            &profile),
+        OPTION_FLAG("--self-check",
+                    "instead: a line for each thing that only this device and its libraries can judge, with its "
+                    "verdict; 1 if one "
+                    "is wrong",
+                    &check),
+        OPTION_TEXT("--tuning", "FILE",
+                    "algorithms chosen by timing: those that FILE (a run's tuning.json) has are not timed, the others "
+                    "are added "
+                    "to it",
+                    &set.tuning),
+        OPTION_FLAG("--range",
+                    "instead: after the warm-up one step between the profiler's start and stop, for ncu "
+                    "--profile-from-start off",
+                    &set.range),
+        OPTION_FLAG("--json", "one JSON object, without the table", &set.json),
     };
     const options_command command = {
         .name = "bench",
@@ -399,8 +401,7 @@ int bench_main(int argc, char **argv)
             "measured bandwidth of memory.",
         .least = 0,
         .most = -1,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows};
+        OPTION_ROWS(rows)};
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
@@ -411,7 +412,5 @@ int bench_main(int argc, char **argv)
     status s = check     ? check_device(operands, argv)
                : profile ? measure_profile(profile, operands, argv)
                          : measure_config(&set, operands, argv);
-    if (s != STATUS_OK)
-        log_error("%s", status_message());
-    return (int)s;
+    return options_exit(s);
 }

@@ -15,6 +15,7 @@
 #include "engine/state/rank/state.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/bench/bench_step.h"
 #include "tools/bench/bench_times.h"
 
@@ -246,7 +247,7 @@ static void time_collectives(const measuring *m, char *send, char *receive, int6
 static void time_messages(const measuring *m)
 {
     enum { MOST = 8 << 20 };
-    char *send = must_calloc(1, MOST), *receive = must_calloc(1, MOST);
+    AUTO_FREE char *send = must_calloc(1, MOST), *receive = must_calloc(1, MOST);
     profile *p = m->into;
     p->latency = time_message(m, send, 8);
     p->node = MOST / (time_message(m, send, MOST) - p->latency);
@@ -254,8 +255,6 @@ static void time_messages(const measuring *m)
         add_point(p, profile_point_of_transfer(p, OP_send, (double)bytes, 1, time_message(m, send, bytes)));
         time_collectives(m, send, receive, bytes);
     }
-    free(send);
-    free(receive);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */

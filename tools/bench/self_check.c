@@ -125,7 +125,8 @@ static void check_libraries(tally *t, const device_interface *on, const op_backe
 }
 
 /* `second`: as with train.deterministic: false */
-static status check_ops(tally *t, const device_interface *on, const op_backend *backend, int threads, bool second)
+static status check_ops(tally *t, const device_interface *on, const op_backend *backend, int threads, comm *self,
+                        bool second)
 {
     enum { REQUESTS = 1, MARKS = 1 };
     device *d = NULL;
@@ -146,21 +147,27 @@ static status check_ops(tally *t, const device_interface *on, const op_backend *
             aside(t, on, d);
     }
     if (s == STATUS_OK)
-        self_check_ops(&(self_check_on){
-            .on = on, .d = d, .backend = backend, .threads = threads, .varies = second, .say = say, .context = t});
+        s = self_check_ops(&(self_check_on){.on = on,
+                                            .d = d,
+                                            .backend = backend,
+                                            .threads = threads,
+                                            .varies = second,
+                                            .self = self,
+                                            .say = say,
+                                            .context = t});
     on->close(d);
     return s;
 }
 
-status self_check(const device_interface *on, int threads)
+status self_check(const device_interface *on, int threads, comm *self)
 {
     tally t = {{0}};
     const op_backend *backend = on->backend ? on->backend : &cpu_backend;
     check_libraries(&t, on, backend);
-    TRY(check_ops(&t, on, backend, threads, false));
+    TRY(check_ops(&t, on, backend, threads, self, false));
     if (on != &device_cpu) {
         printf("with train.deterministic: false\n");
-        TRY(check_ops(&t, on, backend, threads, true));
+        TRY(check_ops(&t, on, backend, threads, self, true));
     }
     printf("self-check: %d right, %d wrong, %d refused, %d not asked\n", t.of[DEVICE_RIGHT], t.of[DEVICE_WRONG],
            t.of[DEVICE_REFUSED], t.of[DEVICE_NOT_ASKED]);

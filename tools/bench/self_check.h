@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device.h"
+#include "parallel/comm/comm.h"
 
-/* Fails where something is wrong. */
-status self_check(const device_interface *on, int threads);
+/* Fails where something is wrong; `self`: this process alone. */
+status self_check(const device_interface *on, int threads, comm *self);

@@ -1,94 +1,98 @@
-/* The ops that libraries compute, or kernels of PTX: every candidate against float64. */
+/* The ops of training steps whose models are those of shipped configurations, made small: each is played on the device
+ * by every candidate of its libraries, and by the CPU, on the same operands. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/exact_sum.h"
 #include "kernels/philox.h"
+#include "kernels/record/product.h"
 #include "kernels/table/precision.h"
 #include "memory/log.h"
+#include "memory/scope.h"
+#include "tools/bench/bench_step.h"
 #include "tools/bench/self_check_ops.h"
-#include "tools/bench/self_check_math.h"
 
 enum { OPERANDS = 11, BOUNDARY = 256, NAME = 160, WORDS = 256 };
 
 /* ---- cases ------------------------------------------------------------------------------------------------------- */
 
-/* Depths that leave 1, 15, 31 or 63 of a tile; and one that divides. In 16 bits a row of 8 elements is what libraries
- * align to. */
-static const int64_t DEPTHS[] = {64, 1, 17, 63, 95, 127, 136};
-enum { DEPTH_COUNT = sizeof DEPTHS / sizeof *DEPTHS, TOKENS = 48, WIDE = 80 };
+/* Widths of 1, 17, 63, 95 and 127, and as many tokens, leave 1, 15, 31 or 63 of a tile: they become rows, columns and
+ * depths of products. Heads have each size that a kernel or a library is made for, and one for which none is. */
+static const struct {
+    const char *model, *more;
+    int sequence, micro_batch;
+} steps[] = {
+    {"preset: gpt2-124m, hidden_size: 64, heads: 2, kv_heads: 2, ffn_size: 95", "memory: {recompute: full}", 80, 1},
+    {"architecture: llama, hidden_size: 17, heads: 4, kv_heads: 2, head_size: 64, ffn_size: 127, sliding_window: 24",
+     "", 72, 1},
+    {"architecture: llama, hidden_size: 17, heads: 2, head_size: 64, ffn_size: 1", "data: {document_mask: true}", 144,
+     1},
+    {"architecture: llama, hidden_size: 17, heads: 2, kv_heads: 1, head_size: 80, ffn_size: 63", "", 72, 1},
+    {"architecture: llama, hidden_size: 17, heads: 2, kv_heads: 1, head_size: 96, ffn_size: 17",
+     "data: {document_mask: true}", 72, 1},
+    {"preset: llama-8b, hidden_size: 17, heads: 4, kv_heads: 2, head_size: 128, ffn_size: 64", "", 40, 2},
+    {"preset: llama-8b, hidden_size: 17, heads: 2, kv_heads: 1, head_size: 128, ffn_size: 95, sliding_window: 40",
+     "data: {document_mask: true}", 136, 1},
+    {"architecture: deepseek_v3, hidden_size: 17, heads: 2, head_size: 192, rope_head_size: 64, v_head_size: 128, "
+     "kv_lora_rank: 40, q_lora_rank: 31, experts: 4, expert_ffn_size: 17",
+     "", 72, 1},
+    {"preset: gemma3-4b, hidden_size: 17, heads: 2, kv_heads: 1, ffn_size: 64, rope_scaling: {factor: 0}", "", 72, 1},
+    {"preset: pythia-1b, hidden_size: 136, heads: 2, kv_heads: 2, head_size: 48, rotary_size: 12, ffn_size: 136", "",
+     40, 1},
+    {"architecture: glm4_moe, hidden_size: 63, heads: 2, kv_heads: 1, head_size: 64, experts: 4, expert_ffn_size: 64, "
+     "ffn_size: 64",
+     "", 17, 1},
+    {"architecture: mixtral, hidden_size: 127, heads: 2, kv_heads: 1, head_size: 64, experts: 4, expert_ffn_size: 31",
+     "", 17, 1},
+};
 
-/* heads, key/value heads, head size, tokens of a sample, samples, window, documents, head size of values, and of how
- * many ranks that divide samples by halves which one (1: nobody divides them) */
-static const int HEADS[][10] = {
-    {2, 2, 64, 80, 2, 0, 0, 64, 1, 0},     {4, 2, 64, 72, 1, 24, 0, 64, 1, 0},  {2, 2, 64, 144, 2, 0, 1, 64, 1, 0},
-    {2, 1, 80, 72, 1, 0, 0, 80, 1, 0},     {2, 1, 96, 72, 1, 0, 1, 96, 1, 0},   {4, 2, 128, 80, 2, 0, 0, 128, 1, 0},
-    {2, 1, 128, 136, 1, 40, 1, 128, 1, 0}, {2, 1, 192, 72, 1, 0, 0, 128, 1, 0}, {2, 1, 256, 72, 1, 0, 0, 256, 1, 0},
-    {2, 2, 48, 40, 1, 0, 0, 48, 1, 0},     {4, 2, 64, 32, 2, 0, 0, 64, 2, 0},   {2, 1, 128, 72, 1, 0, 1, 128, 3, 1},
-    {2, 1, 64, 48, 1, 20, 0, 64, 2, 1}};
-enum { HEAD_COUNT = sizeof HEADS / sizeof *HEADS };
+/* Attention of a rank of several that divide samples by halves: heads, key/value heads, head size, tokens of a sample,
+ * samples, window, documents, ranks, and which of them. */
+static const int halves[][9] = {
+    {4, 2, 64, 32, 2, 0, 0, 2, 0}, {2, 1, 128, 72, 1, 0, 1, 3, 1}, {2, 1, 64, 48, 1, 20, 0, 2, 1}};
 
 /* Of a result, relative to its largest; and by how much more for each root of a product's depth, where roundings of
- * sums show. */
-static const double TOLERANCE[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 1.2e-2, [DTYPE_FP16] = 2e-3};
+ * sums show. What is not the work of a library or of tensor cores may use an instruction that approximates. */
+static const double TOLERANCE[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 8e-3, [DTYPE_FP16] = 2e-3};
 static const double GROWTH[] = {[DTYPE_FP32] = 0.125, [DTYPE_FP16] = 0};
+static const double APPROXIMATE = 1e-4;
 
-/* One case: an op whose operands have values in float64, as rounded to their types, and what is to come out. */
+/* An op that the CPU has played: both arenas are of the host, and lie as the device's does. */
 typedef struct one {
-    op o;
-    tensor at[OPERANDS];
-    double *value[OPERANDS]; /* of inputs; of outputs what is right */
-    bool out[OPERANDS];
-    int count;
-    int64_t bytes; /* of the arena, taken so far */
-    double tolerance;
+    const op *o;
+    const char *before, *right;
+    int64_t bytes;
     char name[NAME];
 } one;
 
 typedef struct checker {
     const self_check_on *w;
-    int wanted; /* keys that the device has asked about before */
+    const bench_step *step; /* that is being played */
+    char *before;           /* its arena before the op at hand */
+    dtype type;             /* that it computes in */
+    int wanted;             /* keys that the device has asked about before */
+    char (*names)[NAME];    /* of what has been checked, of one type */
+    int count;
 } checker;
 
-static int64_t upwards(int64_t bytes)
+/* Where element i is: bytes from the arena's start. */
+static int64_t address_of(const tensor *t, int64_t i)
 {
-    return (bytes + BOUNDARY - 1) / BOUNDARY * BOUNDARY;
-}
-
-static double *operand(one *c, tensor **into, bool out, dtype type, int64_t rows, int64_t columns)
-{
-    MUST(c->count < OPERANDS, "%d operands", c->count);
-    tensor *t = &c->at[c->count];
-    const int64_t shape[] = {rows, columns};
-    tensor_describe(t, "operand", CLASS_INPUT, type, columns ? 2 : 1, shape);
-    t->address = c->bytes;
-    c->bytes += upwards(tensor_bytes(t));
-    c->out[c->count] = out;
-    *into = t;
-    return c->value[c->count++] = must_calloc((unsigned long)tensor_elements(t), sizeof(double));
+    int64_t columns = tensor_elements(t) / t->shape[0];
+    return t->address + (i / columns * t->pitch + i % columns) * dtype_bytes((dtype)t->type);
 }
 
 /* Uniform in [-1, 1), rounded to the type. */
-static double *random_operand(one *c, tensor **into, dtype type, int64_t rows, int64_t columns)
+static void fill_random(char *arena, const tensor *t, int number)
 {
-    double *values = operand(c, into, false, type, rows, columns);
-    for (int64_t i = 0; i < tensor_elements(*into); i++) {
+    for (int64_t i = 0; i < tensor_elements(t); i++) {
         uint32_t draw[4];
-        char narrow[4];
-        philox_draws(draw, 3, 1, (uint32_t)c->count, 0, (uint64_t)i);
+        philox_draws(draw, 3, 1, (uint32_t)number, 0, (uint64_t)i);
         float x = 2 * philox_uniform(draw[0]) - 1;
-        dtype_convert(narrow, type, &x, DTYPE_FP32, 1);
-        dtype_convert(&x, DTYPE_FP32, narrow, type, 1);
-        values[i] = (double)x;
+        dtype_convert(arena + address_of(t, i), (dtype)t->type, &x, DTYPE_FP32, 1);
     }
-    return values;
-}
-
-static void forget(one *c)
-{
-    for (int i = 0; i < c->count; i++)
-        free(c->value[i]);
 }
 
 /* ---- playing ----------------------------------------------------------------------------------------------------- */
@@ -98,371 +102,395 @@ static void idle(void *context)
     (void)context;
 }
 
-/* Inputs as they are, all else no number. */
-static void give_inputs(const checker *k, const one *c)
+/* Copies an operand from the host's arena to the device's, or back. */
+static void copy_operand(const checker *k, const tensor *t, const char *from, char *to)
 {
-    char *memory = k->w->on->borrow(k->w->d, 0, c->bytes);
-    memset(memory, 0xFF, (size_t)c->bytes);
-    for (int i = 0; i < c->count; i++)
-        for (int64_t e = 0; !c->out[i] && e < tensor_elements(&c->at[i]); e++) {
-            float x = (float)c->value[i][e];
-            int bytes = dtype_bytes((dtype)c->at[i].type);
-            dtype_convert(memory + c->at[i].address + e * bytes, (dtype)c->at[i].type, &x, DTYPE_FP32, 1);
-        }
-    k->w->on->give_back(k->w->d, memory, 0, c->bytes, true);
+    if (!t || tensor_elements(t) == 0)
+        return;
+    char *memory = k->w->on->borrow(k->w->d, t->address, tensor_bytes(t));
+    memcpy(from ? memory : to + t->address, from ? from + t->address : memory, (size_t)tensor_bytes(t));
+    k->w->on->give_back(k->w->d, memory, t->address, tensor_bytes(t), from != NULL);
 }
 
-/* Plays it once, or captured and replayed; *out, of c->bytes, is then the arena. */
-static void play(char *out, const checker *k, const one *c, bool captured)
+/* Plays `o` once, or captured and replayed; its outputs are then in *out, an arena. */
+static void play(char *out, const checker *k, const one *c, const op *o, bool captured)
 {
-    give_inputs(k, c);
+    const device_interface *on = k->w->on;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        copy_operand(k, o->in[i], c->before, NULL);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        copy_operand(k, o->out[i], c->before, NULL);
     if (captured)
-        k->w->on->capture(k->w->d, 0);
-    k->w->on->launch(k->w->d, &c->o);
+        on->capture(k->w->d, 0);
+    on->launch(k->w->d, o);
     if (captured) {
-        k->w->on->captured(k->w->d);
-        k->w->on->replay(k->w->d, 0);
+        on->captured(k->w->d);
+        on->replay(k->w->d, 0);
     }
-    k->w->on->synchronise(k->w->d, idle, NULL);
+    on->synchronise(k->w->d, idle, NULL);
     if (captured)
-        k->w->on->forget(k->w->d);
-    char *memory = k->w->on->borrow(k->w->d, 0, c->bytes);
-    memcpy(out, memory, (size_t)c->bytes);
-    k->w->on->give_back(k->w->d, memory, 0, c->bytes, false);
-}
-
-/* |got - right| / |right|, the worst of the outputs; infinite where something is no number. */
-static double error_of(const one *c, const char *memory)
-{
-    double worst = 0;
-    for (int i = 0; i < c->count; i++) {
-        double square = 0, error = 0;
-        const tensor *t = &c->at[i];
-        for (int64_t e = 0; c->out[i] && e < tensor_elements(t); e++) {
-            float x;
-            dtype_convert(&x, DTYPE_FP32, memory + t->address + e * dtype_bytes((dtype)t->type), (dtype)t->type, 1);
-            error += ((double)x - c->value[i][e]) * ((double)x - c->value[i][e]);
-            square += c->value[i][e] * c->value[i][e];
-        }
-        error = sqrt(error / (square > 0 ? square : 1));
-        worst = error <= 1e30 ? fmax(worst, error) : INFINITY;
-    }
-    return worst;
+        on->forget(k->w->d);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        copy_operand(k, o->out[i], NULL, out);
 }
 
 static bool same_bits(const one *c, const char *a, const char *b)
 {
-    for (int i = 0; i < c->count; i++)
-        if (c->out[i] && memcmp(a + c->at[i].address, b + c->at[i].address, (size_t)tensor_bytes(&c->at[i])) != 0)
-            return false;
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        for (int64_t i = 0; c->o->out[k] && i < tensor_elements(c->o->out[k]); i++) {
+            int64_t at = address_of(c->o->out[k], i);
+            if (memcmp(a + at, b + at, (size_t)dtype_bytes((dtype)c->o->out[k]->type)) != 0)
+                return false;
+        }
     return true;
 }
 
-/* With what is chosen now; `how` says what that is. */
-static void judge(const checker *k, const one *c, const char *how)
+/* |got - right| / |right| of an output; infinite where something is no number, or a whole number is another. */
+static double error_of(const tensor *t, const char *got, const char *right)
 {
-    char *first = must_alloc((unsigned long)c->bytes), *again = must_alloc((unsigned long)c->bytes), words[WORDS];
-    play(first, k, c, false);
-    double error = error_of(c, first);
-    bool right = error <= c->tolerance, same = true, graph = true;
-    play(again, k, c, false);
-    same = k->w->varies || same_bits(c, first, again);
-    if (k->w->on->capture) {
-        play(again, k, c, true);
-        graph = k->w->varies ? error_of(c, again) <= c->tolerance : same_bits(c, first, again);
+    double square = 0, error = 0;
+    dtype type = (dtype)t->type;
+    if (type == DTYPE_INT64) { /* an exact sum has many forms */
+        double x = exact_sum_value((const int64_t *)(const void *)(got + t->address)),
+               y = exact_sum_value((const int64_t *)(const void *)(right + t->address));
+        return x == y ? 0 : fabs(x - y) / fabs(y);
     }
-    snprintf(words, sizeof words, "%s: error %.2g of %.2g%s%s", how, error, c->tolerance,
+    for (int64_t i = 0; i < tensor_elements(t); i++) {
+        int64_t at = address_of(t, i);
+        bool same = memcmp(got + at, right + at, (size_t)dtype_bytes(type)) == 0;
+        if (!same && !dtype_is_float(type))
+            return INFINITY;
+        float x = 0, y = 0;
+        if (dtype_is_float(type)) {
+            dtype_convert(&x, DTYPE_FP32, got + at, type, 1);
+            dtype_convert(&y, DTYPE_FP32, right + at, type, 1);
+        }
+        error += same ? 0 : ((double)x - (double)y) * ((double)x - (double)y);
+        square += isfinite(y) ? (double)y * (double)y : 0;
+    }
+    error = sqrt(error / (square > 0 ? square : 1));
+    return error <= 1e30 ? error : INFINITY;
+}
+
+static const tensor *first_output(const op *o)
+{
+    int i = 0;
+    while (!o->out[i])
+        i++;
+    return o->out[i];
+}
+
+static double tolerance_of(const checker *k, const op *o, const tensor *out)
+{
+    if (op_is(o, OP_CLASS_PRODUCT))
+        return TOLERANCE[out->type] * (1 + GROWTH[out->type] * sqrt((double)product_of(o).k));
+    if (op_is(o, OP_CLASS_ATTENTION))
+        return TOLERANCE[k->type] * (op_has(o, OP_GRADIENT) ? 2 : 1);
+    if (dtype_is_float((dtype)out->type))
+        return fmax(TOLERANCE[out->type], APPROXIMATE);
+    return out->type == DTYPE_INT64 ? TOLERANCE[DTYPE_FP32] : 0;
+}
+
+/* The error of the output whose error is the largest part of its tolerance; that tolerance. */
+static double worst_error(double *tolerance, const checker *k, const one *c, const char *got)
+{
+    double worst = 0;
+    *tolerance = tolerance_of(k, c->o, first_output(c->o));
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        if (!c->o->out[i])
+            continue;
+        double error = error_of(c->o->out[i], got, c->right), within = tolerance_of(k, c->o, c->o->out[i]);
+        if (error > 0 && !(error * *tolerance <= worst * within)) {
+            worst = error;
+            *tolerance = within;
+        }
+    }
+    return worst;
+}
+
+/* With what is chosen now; `how` says what that is. */
+static void judge(const checker *k, const one *c, const op *o, const char *how)
+{
+    AUTO_FREE char *first = must_alloc((unsigned long)c->bytes), *again = must_alloc((unsigned long)c->bytes);
+    char words[WORDS];
+    double tolerance, other;
+    play(first, k, c, o, false);
+    double error = worst_error(&tolerance, k, c, first);
+    play(again, k, c, o, false);
+    bool same = k->w->varies || same_bits(c, first, again), graph = true;
+    if (k->w->on->capture) {
+        play(again, k, c, o, true);
+        graph = k->w->varies ? worst_error(&other, k, c, again) <= other : same_bits(c, first, again);
+    }
+    snprintf(words, sizeof words, "%s: error %.2g of %.2g%s%s", how, error, tolerance,
              same ? "" : "; a second run gives other bits", graph ? "" : "; a captured run gives other values");
-    k->w->say(k->w->context, right && same && graph ? DEVICE_RIGHT : DEVICE_WRONG, c->name, words);
-    free(first);
-    free(again);
+    k->w->say(k->w->context, error <= tolerance && same && graph ? DEVICE_RIGHT : DEVICE_WRONG, c->name, words);
 }
 
 /* Each candidate for the keys that this op has added. */
-static void judge_candidates(checker *k, const one *c)
+static void judge_candidates(checker *k, const one *c, const op *o)
 {
+    const device_choices *of = &k->w->on->choices;
     const char *key;
     int before = k->wanted;
-    for (; k->w->on->choices.wanted && (key = k->w->on->choices.wanted(k->w->d, k->wanted)); k->wanted++) {
+    for (; of->wanted && (key = of->wanted(k->w->d, k->wanted)); k->wanted++) {
         device_choice choice = {.microseconds = 0};
         snprintf(choice.key, sizeof choice.key, "%s", key);
         const char *epilogue = strstr(key, "epilogue: ");
-        if (epilogue && strncmp(op_rows[c->o.kind].name + 6, "_g", 2) == 0 && strstr(op_rows[c->o.kind].name, "gelu") &&
-            !strstr(epilogue, "gelu"))
+        if (epilogue && op_is(o, OP_CLASS_PRODUCT) && product_of(o).gelu && !strstr(epilogue, "gelu"))
             k->w->say(k->w->context, DEVICE_REFUSED, c->name,
                       "the library has no product with this epilogue: ours follows the product");
-        for (int i = 0; k->w->on->choices.candidate(k->w->d, &choice, i); i++) {
+        for (int i = 0; of->candidate(k->w->d, &choice, i); i++) {
             char how[WORDS];
-            bool readable = strlen(choice.value) < 100;
-            snprintf(how, sizeof how, "%s%.120s", readable ? "" : "algorithm ", readable ? choice.value : "");
-            if (!readable)
+            if (strlen(choice.value) < 100)
+                snprintf(how, sizeof how, "%s", choice.value);
+            else
                 snprintf(how, sizeof how, "algorithm %d", i + 1);
-            if (k->w->on->choices.choose(k->w->d, &choice) == STATUS_OK)
-                judge(k, c, how);
+            if (of->choose(k->w->d, &choice) == STATUS_OK)
+                judge(k, c, o, how);
             else
                 k->w->say(k->w->context, DEVICE_REFUSED, c->name, status_message());
         }
     }
     if (k->wanted == before)
-        judge(k, c, c->o.prepared ? "by the library" : "our own");
+        judge(k, c, o, o->prepared ? "by the library" : "our own");
 }
 
-static void run(checker *k, one *c)
+static void name_attention(char out[NAME], const char *type, const op *o)
 {
+    const tensor *q = o->in[op_has(o, OP_GRADIENT)], *v = o->in[op_has(o, OP_GRADIENT) ? 3 : 2];
+    int values = (int)(v->shape[1] / o->at.kv_heads);
+    int64_t tokens = q->shape[0] * (o->at.run ? o->at.group_size : 1);
+    char other[32] = "", ranks[48] = "";
+    if (values != o->at.head_size)
+        snprintf(other, sizeof other, " and %d", values);
+    if (o->at.run)
+        snprintf(ranks, sizeof ranks, ", halves of rank %d of %d", o->at.group_rank, o->at.group_size);
+    snprintf(out, NAME, "%s %s, heads %d/%d of %d%s, %d x %d%s%s%s", op_row_of(o)->name, type, o->at.heads,
+             o->at.kv_heads, o->at.head_size, other, (int)(tokens / o->at.sequence), o->at.sequence,
+             o->at.window ? ", window" : "", o->in[op_has(o, OP_GRADIENT) ? 6 : 3] ? ", documents" : "", ranks);
+}
+
+static void name_of(char out[NAME], const checker *k, const op *o)
+{
+    const char *name = op_row_of(o)->name;
+    if (op_is(o, OP_CLASS_ATTENTION)) {
+        name_attention(out, dtype_name(k->type), o);
+    } else if (op_is(o, OP_CLASS_PRODUCT)) {
+        matrix_product p = product_of(o);
+        snprintf(out, NAME, "%s %s, %lld x %lld x %lld%s%s", name, dtype_name((dtype)p.a->type), (long long)p.m,
+                 (long long)p.n, (long long)p.k, p.bias ? ", bias" : "", p.gelu && o->out[1] ? ", z kept" : "");
+    } else {
+        char text[WORDS / 2];
+        snprintf(out, NAME, "%s %s, %s", name, dtype_name(k->type), tensor_text(text, sizeof text, first_output(o)));
+    }
+    if (o->at.accumulate == OP_ADDS)
+        strncat(out, ", adds", NAME - strlen(out) - 1);
+}
+
+/* Has such an op been checked in this type? From now on one has. Of products those of one depth are alike, if their
+ * columns are, or are not, whole vectors of 8 elements. */
+static bool is_known(checker *k, const op *o, const char *name)
+{
+    char product[NAME];
+    if (op_is(o, OP_CLASS_PRODUCT)) {
+        matrix_product p = product_of(o);
+        snprintf(product, NAME, "%s of %lld%s%s%s%s", op_row_of(o)->name, (long long)p.k, p.n % 8 ? ", odd" : "",
+                 p.bias ? ", bias" : "", o->out[1] ? ", z" : "", o->at.accumulate == OP_ADDS ? ", adds" : "");
+        name = product;
+    }
+    for (int i = 0; i < k->count; i++)
+        if (strcmp(k->names[i], name) == 0)
+            return true;
+    k->names = must_realloc(k->names, (unsigned long)(k->count + 1) * sizeof *k->names);
+    snprintf(k->names[k->count++], NAME, "%s", name);
+    return false;
+}
+
+/* The device's working memory lies behind the arena. */
+static void check_op(checker *k, const op *of, const char *before, const char *right, int64_t bytes)
+{
+    one c = {.o = of, .before = before, .right = right, .bytes = bytes};
     tensor scratch;
-    c->o.label = c->name;
-    int64_t bytes = k->w->backend->scratch_bytes(&c->o, k->w->threads);
-    if (bytes > 0) {
-        tensor_describe(&scratch, "scratch", CLASS_SCRATCH, DTYPE_UINT8, 1, &bytes);
-        scratch.address = c->bytes;
-        c->bytes += upwards(bytes);
-        c->o.scratch = &scratch;
+    op o = *of;
+    name_of(c.name, k, of);
+    if (is_known(k, of, c.name))
+        return;
+    o.label = c.name;
+    o.prepared = NULL;
+    o.scratch = NULL;
+    o.at.bundle = o.at.bundle_of = 0;
+    int64_t more = k->w->backend->scratch_bytes(&o, k->w->threads), from = (bytes + BOUNDARY - 1) / BOUNDARY * BOUNDARY;
+    if (more > 0) {
+        tensor_describe(&scratch, "scratch", CLASS_SCRATCH, DTYPE_UINT8, 1, &more);
+        scratch.address = from;
+        o.scratch = &scratch;
     }
-    if (c->bytes > (int64_t)SELF_CHECK_ARENA)
-        k->w->say(k->w->context, DEVICE_NOT_ASKED, c->name, "it does not fit into the arena of a self-check");
-    else if (k->w->on->prepare(k->w->d, &c->o) != STATUS_OK)
-        k->w->say(k->w->context, DEVICE_REFUSED, c->name, status_message());
+    if (from + more > (int64_t)SELF_CHECK_ARENA)
+        k->w->say(k->w->context, DEVICE_NOT_ASKED, c.name, "it does not fit into the arena of a self-check");
+    else if (k->w->on->prepare(k->w->d, &o) != STATUS_OK)
+        k->w->say(k->w->context, DEVICE_REFUSED, c.name, status_message());
     else
-        judge_candidates(k, c);
-    forget(c);
+        judge_candidates(k, &c, &o);
 }
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
-
-static double tolerance_of(dtype type, int64_t depth)
+/* Sums vary in attention's gradients alone, of a library that takes 16 bits. */
+static bool is_asked(const checker *k, const op *o)
 {
-    return TOLERANCE[type] * (1 + GROWTH[type] * sqrt((double)depth));
+    if (k->w->varies)
+        return op_is(o, OP_CLASS_ATTENTION) && op_has(o, OP_GRADIENT) && dtype_bytes(k->type) == 2;
+    return op_computes(o) && !op_is(o, OP_CLASS_VIEW);
 }
 
-static void wide_product(checker *k, dtype type, int64_t depth)
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+/* Operands of products and attention are not the few small numbers that a model begins with; a gradient of attention
+ * keeps what its forward pass has left. */
+static void before_op(void *checker_, const compiled_program *p, int index)
 {
-    one c = {.o = {.kind = OP_linear_wide}, .tolerance = tolerance_of(DTYPE_FP32, depth)};
-    double *x = random_operand(&c, &c.o.in[0], type, TOKENS, depth),
-           *w = random_operand(&c, &c.o.in[1], type, WIDE, depth);
-    double *y = operand(&c, &c.o.out[0], true, DTYPE_FP32, TOKENS, WIDE);
-    math_multiply(y, x, w, &(math_product){TOKENS, WIDE, depth, false, true, false});
-    snprintf(c.name, sizeof c.name, "%s %s, %d x %d x %lld", op_rows[c.o.kind].name, dtype_name(type), TOKENS, WIDE,
-             (long long)depth);
-    run(k, &c);
+    const checker *k = checker_;
+    const op *o = p->list.ops[index];
+    char *arena = executor_context(k->step->executor)->arena;
+    int inputs = product_multiplies(o) ? OP_MAX_IN : !op_is(o, OP_CLASS_ATTENTION) ? 0 : op_has(o, OP_GRADIENT) ? 1 : 3;
+    for (int i = 0; i < inputs; i++)
+        if (o->in[i] && dtype_is_float((dtype)o->in[i]->type))
+            fill_random(arena, o->in[i], 10 * index + i);
+    if (is_asked(k, o))
+        memcpy(k->before, arena, (size_t)k->step->compiled.arena_bytes);
 }
 
-static void forward_product(checker *k, dtype type, int64_t depth, bool bias, bool gelu, bool kept)
+static void after_op(void *checker_, const compiled_program *p, int index)
 {
-    one c = {.o = {.kind = gelu ? OP_linear_gelu : OP_linear}, .tolerance = tolerance_of(type, depth)};
-    double *x = random_operand(&c, &c.o.in[0], type, TOKENS, depth),
-           *w = random_operand(&c, &c.o.in[1], type, WIDE, depth);
-    double *b = bias ? random_operand(&c, &c.o.in[2], type, WIDE, 0) : NULL;
-    double *y = operand(&c, &c.o.out[0], true, type, TOKENS, WIDE);
-    double *z = kept ? operand(&c, &c.o.out[1], true, type, TOKENS, WIDE) : NULL;
-    math_multiply(y, x, w, &(math_product){TOKENS, WIDE, depth, false, true, false});
-    for (int64_t i = 0; i < TOKENS * WIDE; i++) {
-        y[i] += b ? b[i % WIDE] : 0;
-        if (z)
-            z[i] = y[i];
-        y[i] = gelu ? math_gelu(y[i]) : y[i];
-    }
-    snprintf(c.name, sizeof c.name, "%s %s, %d x %d x %lld%s%s", op_rows[c.o.kind].name, dtype_name(type), TOKENS, WIDE,
-             (long long)depth, bias ? ", bias" : "", kept ? ", z kept" : "");
-    run(k, &c);
+    checker *k = checker_;
+    const op *o = p->list.ops[index];
+    if (is_asked(k, o))
+        check_op(k, o, k->before, executor_context(k->step->executor)->arena, k->step->compiled.arena_bytes);
 }
-
-static void input_gradient(checker *k, dtype type, int64_t depth, bool gelu)
-{
-    one c = {.o = {.kind = gelu ? OP_linear_grad_gelu : OP_linear_grad_input}, .tolerance = tolerance_of(type, depth)};
-    double *dy = random_operand(&c, &c.o.in[0], type, TOKENS, depth),
-           *w = random_operand(&c, &c.o.in[1], type, depth, WIDE);
-    double *z = gelu ? random_operand(&c, &c.o.in[2], type, TOKENS, WIDE) : NULL;
-    double *dx = operand(&c, &c.o.out[0], true, type, TOKENS, WIDE);
-    math_multiply(dx, dy, w, &(math_product){TOKENS, WIDE, depth, false, false, false});
-    for (int64_t i = 0; gelu && i < TOKENS * WIDE; i++)
-        dx[i] *= math_gelu_slope(z[i]);
-    snprintf(c.name, sizeof c.name, "%s %s, %d x %d x %lld", op_rows[c.o.kind].name, dtype_name(type), TOKENS, WIDE,
-             (long long)depth);
-    run(k, &c);
-}
-
-static void weight_gradient(checker *k, dtype type, int64_t depth)
-{
-    one c = {.o = {.kind = OP_linear_grad_weight}, .tolerance = tolerance_of(DTYPE_FP32, depth)};
-    double *dy = random_operand(&c, &c.o.in[0], type, depth, WIDE),
-           *x = random_operand(&c, &c.o.in[1], type, depth, TOKENS);
-    double *dw = operand(&c, &c.o.out[0], true, DTYPE_FP32, WIDE, TOKENS);
-    math_multiply(dw, dy, x, &(math_product){WIDE, TOKENS, depth, true, false, false});
-    snprintf(c.name, sizeof c.name, "%s %s, %d x %d x %lld", op_rows[c.o.kind].name, dtype_name(type), WIDE, TOKENS,
-             (long long)depth);
-    run(k, &c);
-}
-
-/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* Documents of 1, 2, 3, ... tokens, begun anew in each sample. */
-static void fill_starts(double *starts, int64_t tokens, int64_t sequence)
+static void fill_starts(int32_t *starts, int64_t tokens, int64_t sequence)
 {
-    int64_t begin = 0, length = 1;
+    int32_t begin = 0, length = 1;
     for (int64_t i = 0; i < tokens; i++) {
-        int64_t within = i % sequence;
+        int32_t within = (int32_t)(i % sequence);
         if (within == 0)
             begin = 0, length = 1;
         if (within >= begin + length)
             begin = within, length++;
-        starts[i] = (double)begin;
+        starts[i] = begin;
     }
 }
 
-/* Which tokens the op's queries are: all, or a rank's halves, its two runs of every sample. */
-typedef struct queries {
-    int64_t count, run, samples, sequence;
-    int32_t run_of[2];
-} queries;
-
-static queries queries_of(const int *s)
+static status check_step(checker *k, int number)
 {
-    int64_t tokens = (int64_t)s[3] * s[4];
-    if (s[8] == 1)
-        return (queries){.count = tokens, .sequence = s[3]};
-    return (queries){tokens / s[8], s[3] / (2 * s[8]), s[4], s[3], {s[9], 2 * s[8] - 1 - s[9]}};
+    AUTO_FREE char *text = must_format(
+        "{model: {%s, layers: 1, vocab_size: 127, max_sequence: 144}, train: {sequence: %d, micro_batch: %d, "
+        "global_batch: %d, precision: %s, loss_scale: 4096}, %s}\n",
+        steps[number].model, steps[number].sequence, steps[number].micro_batch, 2 * steps[number].micro_batch,
+        dtype_name(k->type), steps[number].more);
+    RELEASED_BY(config_free) config c = {0};
+    RELEASED_BY(bench_step_close) bench_step step = {0};
+    TRY(config_parse(&c, "self-check", text, strlen(text), 0, NULL));
+    TRY(bench_step_open(&step, &c, &device_cpu, k->w->threads, k->w->self, NULL));
+    AUTO_FREE char *before = must_alloc((unsigned long)step.compiled.arena_bytes);
+    const tensor *starts = step.compiled.values.document_start;
+    fill_starts(executor_at(step.executor, starts), tensor_elements(starts), c.train.sequence);
+    k->step = &step;
+    k->before = before;
+    executor_observe(step.executor, OBSERVES_OUTSIDE, (executor_observer){k, before_op, after_op, NULL});
+    executor_play(step.executor, &step.compiled.training);
+    return STATUS_OK;
 }
 
-static int64_t place_of(const queries *of, int64_t i)
+/* ---- halves ------------------------------------------------------------------------------------------------------ */
+
+static tensor *operand(tensor **next, int64_t *bytes, dtype type, int64_t rows, int64_t columns)
 {
-    if (of->run == 0)
-        return i;
-    int64_t unit = i / of->run;
-    return unit % of->samples * of->sequence + of->run_of[unit / of->samples] * of->run + i % of->run;
+    tensor *t = (*next)++;
+    const int64_t shape[] = {rows, columns};
+    tensor_describe(t, "operand", CLASS_INPUT, type, columns ? 2 : 1, shape);
+    t->address = *bytes;
+    *bytes += (tensor_bytes(t) + BOUNDARY - 1) / BOUNDARY * BOUNDARY;
+    return t;
 }
 
-/* The queries' rows among those of all tokens, [tokens, columns], and back. */
-static void take_rows(double *to, const double *all, const queries *of, int64_t columns)
+/* By the CPU, then by the device. */
+static status check_apart(checker *k, op *o, char *arena, int64_t bytes)
 {
-    for (int64_t i = 0; i < of->count * columns; i++)
-        to[i] = all[place_of(of, i / columns) * columns + i % columns];
+    int64_t more = cpu_backend.scratch_bytes(o, k->w->threads);
+    tensor scratch;
+    tensor_describe(&scratch, "scratch", CLASS_SCRATCH, DTYPE_UINT8, 1, &more);
+    scratch.address = bytes;
+    o->scratch = more > 0 ? &scratch : NULL;
+    MUST(bytes + more <= (int64_t)SELF_CHECK_ARENA, "%lld bytes of scratch", (long long)more);
+    TRY(cpu_backend.prepare(o, k->w->threads));
+    AUTO_FREE char *before = must_alloc((unsigned long)bytes);
+    memcpy(before, arena, (size_t)bytes);
+    cpu_backend.kernels[o->kind](o, &(run_context){.arena = arena, .threads = k->w->threads});
+    if (is_asked(k, o))
+        check_op(k, o, before, arena, bytes);
+    return STATUS_OK;
 }
 
-static void give_rows(double *all, const double *from, const queries *of, int64_t columns)
+/* A rank has two runs of the tokens of each sample, and all keys and values. */
+static status check_halves(checker *k, const int *s)
 {
-    for (int64_t i = 0; i < of->count * columns; i++)
-        all[place_of(of, i / columns) * columns + i % columns] = from[i];
-}
-
-/* Values of all tokens; those that are not the op's own are 0. */
-typedef struct whole {
-    double *q, *y, *lse, *dy, *dq, *starts;
-} whole;
-
-static double *zeros(int64_t count)
-{
-    return must_calloc((unsigned long)count, sizeof(double));
-}
-
-/* The op's, head after head of each run of its queries, from [heads, tokens]. */
-static void take_lse(double *own, const double *all, const queries *of, const math_attention *a)
-{
-    int64_t tokens = a->samples * a->sequence, run = of->run ? of->run : a->sequence;
-    for (int64_t i = 0; i < a->heads * of->count; i++) {
-        int64_t head = i / run % a->heads, query = i / run / a->heads * run + i % run;
-        own[i] = all[head * tokens + place_of(of, query)];
+    const int64_t tokens = (int64_t)s[3] * s[4], run = s[3] / (2 * s[7]), count = tokens / s[7], wide = s[0] * s[2],
+                  narrow = s[1] * s[2], runs[] = {s[8], 2 * s[7] - 1 - s[8]};
+    tensor at[OPERANDS], *next = at;
+    int64_t bytes = 0;
+    op o = {.kind = OP_attention}, back = {.kind = OP_attention_grad};
+    const dtype t = k->type;
+    tensor *q = operand(&next, &bytes, t, count, wide), *key = operand(&next, &bytes, t, tokens, narrow),
+           *v = operand(&next, &bytes, t, tokens, narrow), *y = operand(&next, &bytes, t, count, wide),
+           *lse = operand(&next, &bytes, DTYPE_FP32, count / run * s[0], run),
+           *starts = operand(&next, &bytes, DTYPE_INT32, count, 0),
+           *places = operand(&next, &bytes, DTYPE_INT32, count, 0), *dy = operand(&next, &bytes, t, count, wide),
+           *dq = operand(&next, &bytes, t, count, wide), *dk = operand(&next, &bytes, t, tokens, narrow),
+           *dv = operand(&next, &bytes, t, tokens, narrow);
+    AUTO_FREE char *arena = aligned_alloc(4096, SELF_CHECK_ARENA);
+    MUST(arena, "out of memory");
+    tensor *const random[] = {q, key, v, dy};
+    for (int i = 0; i < 4; i++)
+        fill_random(arena, random[i], i);
+    AUTO_FREE int32_t *all = must_alloc((unsigned long)tokens * sizeof *all);
+    fill_starts(all, tokens, s[3]);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t unit = i / run, place = unit % s[4] * s[3] + runs[unit / s[4]] * run + i % run;
+        ((int32_t *)tensor_at(places, arena))[i] = (int32_t)place;
+        ((int32_t *)tensor_at(starts, arena))[i] = all[place];
     }
+    starts = s[6] ? starts : NULL;
+    memcpy(o.in, (tensor *[]){q, key, v, starts, places}, 5 * sizeof *o.in);
+    memcpy(o.out, (tensor *[]){y, lse}, 2 * sizeof *o.out);
+    memcpy(back.in, (tensor *[]){dy, q, key, v, y, lse, starts, places}, 8 * sizeof *back.in);
+    memcpy(back.out, (tensor *[]){dq, dk, dv}, 3 * sizeof *back.out);
+    o.at.heads = s[0], o.at.kv_heads = s[1], o.at.head_size = s[2], o.at.sequence = s[3], o.at.window = s[5];
+    o.at.scale = 1 / sqrtf((float)s[2]);
+    o.at.run = (int32_t)run, o.at.group_size = s[7], o.at.group_rank = s[8];
+    back.at = o.at;
+    TRY(check_apart(k, &o, arena, bytes));
+    return check_apart(k, &back, arena, bytes);
 }
 
-/* What is right for the op's queries, from attention of all tokens; `own`: the op's operands. Cotangents of the queries
- * of other ranks are 0, so that the gradients of keys and values are this rank's share. */
-static void attend(const whole *own, double *const gradients[3], math_attention *a, const queries *of)
+static status check_all(checker *k)
 {
-    int64_t tokens = a->samples * a->sequence, wide = a->heads * a->size, width = a->heads * a->v_size;
-    whole all = {zeros(tokens * wide),  zeros(tokens * width), zeros(tokens * a->heads),
-                 zeros(tokens * width), zeros(tokens * wide),  zeros(tokens)};
-    give_rows(all.q, own->q, of, wide);
-    fill_starts(all.starts, tokens, a->sequence);
-    a->q = all.q;
-    a->starts = own->starts ? all.starts : NULL;
-    math_attend(all.y, all.lse, a);
-    take_rows(own->y, all.y, of, width);
-    take_lse(own->lse, all.lse, of, a);
-    if (own->starts)
-        take_rows(own->starts, all.starts, of, 1);
-    if (own->dy) {
-        give_rows(all.dy, own->dy, of, width);
-        math_attend_back((double *const[]){all.dq, gradients[1], gradients[2]}, all.dy, all.y, all.lse, a);
-        take_rows(gradients[0], all.dq, of, wide);
+    for (k->type = 0; k->type < DTYPE_COUNT; k->type++) {
+        if (!precision_computes_in(k->type) || (k->w->varies && dtype_bytes(k->type) > 2))
+            continue;
+        k->count = 0;
+        for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++)
+            TRY(check_step(k, i));
+        for (int i = 0; i < (int)(sizeof halves / sizeof *halves); i++)
+            TRY(check_halves(k, halves[i]));
     }
-    double *const taken[] = {all.q, all.y, all.lse, all.dy, all.dq, all.starts};
-    for (int i = 0; i < 6; i++)
-        free(taken[i]);
+    return STATUS_OK;
 }
 
-static void name_attention(one *c, dtype type, const int *s)
-{
-    char values[32] = "", ranks[48] = "";
-    if (s[7] != s[2])
-        snprintf(values, sizeof values, " and %d", s[7]);
-    if (s[8] > 1)
-        snprintf(ranks, sizeof ranks, ", halves of rank %d of %d", s[9], s[8]);
-    snprintf(c->name, sizeof c->name, "%s %s, heads %d/%d of %d%s, %d x %d%s%s%s", op_rows[c->o.kind].name,
-             dtype_name(type), s[0], s[1], s[2], values, s[4], s[3], s[5] ? ", window" : "", s[6] ? ", documents" : "",
-             ranks);
-}
-
-static void attention(checker *k, dtype type, const int *s, bool backward)
-{
-    one c = {.o = {.kind = backward ? OP_attention_grad : OP_attention},
-             .tolerance = TOLERANCE[type] * (backward ? 2 : 1)};
-    math_attention a = {.samples = s[4],
-                        .sequence = s[3],
-                        .heads = s[0],
-                        .kv_heads = s[1],
-                        .size = s[2],
-                        .v_size = s[7],
-                        .window = s[5]};
-    queries of = queries_of(s);
-    whole own = {0};
-    const int64_t tokens = a.samples * a.sequence, width = a.heads * a.v_size, rows[] = {of.count, tokens, tokens};
-    const int64_t columns[] = {a.heads * a.size, a.kv_heads * a.size, a.kv_heads * a.v_size};
-    c.o.at.heads = s[0], c.o.at.kv_heads = s[1], c.o.at.head_size = s[2], c.o.at.sequence = s[3], c.o.at.window = s[5];
-    c.o.at.scale = 1 / sqrtf((float)s[2]);
-    c.o.at.run = (int32_t)of.run;
-    if (of.run)
-        c.o.at.group_size = s[8], c.o.at.group_rank = s[9];
-    own.dy = backward ? random_operand(&c, &c.o.in[0], type, of.count, width) : NULL;
-    double *in[3], *gradients[3];
-    for (int i = 0; i < 3; i++)
-        in[i] = random_operand(&c, &c.o.in[i + backward], type, rows[i], columns[i]);
-    own.q = in[0], a.k = in[1], a.v = in[2];
-    own.y = operand(&c, backward ? &c.o.in[4] : &c.o.out[0], !backward, type, of.count, width);
-    own.lse = operand(&c, backward ? &c.o.in[5] : &c.o.out[1], !backward, DTYPE_FP32,
-                      of.count / (of.run ? of.run : a.sequence) * a.heads, of.run ? of.run : a.sequence);
-    own.starts = s[6] ? operand(&c, &c.o.in[backward ? 6 : 3], false, DTYPE_INT32, of.count, 0) : NULL;
-    double *places = of.run ? operand(&c, &c.o.in[backward ? 7 : 4], false, DTYPE_INT32, of.count, 0) : NULL;
-    for (int64_t i = 0; i < of.count && places; i++)
-        places[i] = (double)place_of(&of, i);
-    for (int i = 0; i < 3 && backward; i++)
-        gradients[i] = operand(&c, &c.o.out[i], true, type, rows[i], columns[i]);
-    attend(&own, gradients, &a, &of);
-    name_attention(&c, type, s);
-    run(k, &c);
-}
-
-void self_check_ops(const self_check_on *w)
+status self_check_ops(const self_check_on *w)
 {
     checker k = {.w = w};
-    bool varies = w->varies;
-    for (dtype type = 0; type < DTYPE_COUNT; type++) {
-        if (!precision_computes_in(type) ||
-            (varies && dtype_bytes(type) > 2)) /* sums vary in a library that takes 16 bits */
-            continue;
-        for (int i = 0; i < DEPTH_COUNT && !varies; i++) {
-            forward_product(&k, type, DEPTHS[i], i % 2 != 0, false, false);
-            input_gradient(&k, type, DEPTHS[i], false);
-            weight_gradient(&k, type, DEPTHS[i]);
-            wide_product(&k, type, DEPTHS[i]);
-        }
-        for (int i = 0; i < 4 && !varies; i++)
-            forward_product(&k, type, 64, i % 2 != 0, true, i / 2 != 0);
-        if (!varies)
-            input_gradient(&k, type, 64, true);
-        for (int i = 0; i < HEAD_COUNT; i++) {
-            if (!varies)
-                attention(&k, type, HEADS[i], false);
-            attention(&k, type, HEADS[i], true);
-        }
-    }
+    status s = check_all(&k);
+    free(k.names);
+    return s;
 }

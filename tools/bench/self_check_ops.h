@@ -1,7 +1,8 @@
-/* The ops of a self-check: those that libraries compute, or kernels of PTX. */
+/* The ops of a self-check. */
 #pragma once
 
 #include "kernels/device.h"
+#include "parallel/comm/comm.h"
 
 enum { SELF_CHECK_ARENA = 64 << 20 }; /* bytes */
 
@@ -11,10 +12,11 @@ typedef struct self_check_on {
     const op_backend *backend;
     int threads;
     bool varies; /* the order of sums may: no bits are compared */
+    comm *self;  /* of this process alone */
     device_say *say;
     void *context; /* of say */
 } self_check_on;
 
-/* Products and attention by every candidate of the device's libraries and by our own kernels, against float64: the
- * values, a second run's bits, and those of a captured run where the device can capture. */
-void self_check_ops(const self_check_on *w);
+/* The ops of small models' steps by every candidate of the device's libraries and by our own kernels, against the
+ * CPU's: the values, a second run's bits, and those of a captured run where the device can capture. */
+status self_check_ops(const self_check_on *w);

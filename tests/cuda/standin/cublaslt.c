@@ -381,7 +381,7 @@ static void multiply(int queue, void *what)
     memset(p->workspace, 0xFF, p->workspace_bytes);
     for (int64_t j = 0; j < s.n; j++)
         for (int64_t i = 0; i < s.m; i++) {
-            double sum = (double)p->by * dot(p, i, j, s.k);
+            double sum = (double)p->by * dot(p, i, j, s.k) * (standin_mutant("a product is larger") ? 1.01 : 1);
             if (p->add != 0)
                 sum += (double)p->add * (double)load(p->c, out, i + j * p->lc->ld);
             if (p->x.bias)

@@ -158,15 +158,6 @@ static void take(const job *j, text *t, int32_t token, bool streaming)
     t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
 }
 
-/* What was held back, and a character that the last token left incomplete. */
-static void finish(const job *j, text *t, bool streaming)
-{
-    if (!t->stopped)
-        tokenizer_stream_end(&t->stream, &t->out);
-    if (streaming)
-        stream_out(j, t, t->out.length);
-}
-
 /* Of the longest text when it has all its tokens. */
 static int64_t positions_of(const job *j)
 {
@@ -200,8 +191,12 @@ static void generate(const job *j, generator *g, int first, int count, bool stre
             going |= !texts[i].done;
         }
     }
-    for (int i = 0; i < count; i++)
-        finish(j, &texts[i], streaming);
+    for (int i = 0; i < count; i++) { /* what was held back, and a character that the last token left incomplete */
+        if (!texts[i].stopped)
+            tokenizer_stream_end(&texts[i].stream, &texts[i].out);
+        if (streaming)
+            stream_out(j, &texts[i], texts[i].out.length);
+    }
     free(tokens);
 }
 

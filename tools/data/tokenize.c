@@ -304,15 +304,6 @@ static status run(options *o)
     return s;
 }
 
-/* The operands, then what --files-from names. */
-static status gather(options *o, char *const *operands, int count)
-{
-    o->inputs.quiet = o->quiet;
-    for (int i = 0; i < count; i++)
-        TRY(inputs_add(&o->inputs, operands[i]));
-    return o->files_from ? inputs_add_list(&o->inputs, o->files_from) : STATUS_OK;
-}
-
 int tokenize_main(int argc, char **argv)
 {
     cpu_set_t processors;
@@ -353,7 +344,12 @@ int tokenize_main(int argc, char **argv)
         return parsed;
     AUTO_FREE char *separator = NULL;
     stop_catch();
-    status s = gather(&o, argv + 1, count);
+    o.inputs.quiet = o.quiet;
+    status s = STATUS_OK;
+    for (int i = 1; i <= count && s == STATUS_OK; i++)
+        s = inputs_add(&o.inputs, argv[i]);
+    if (s == STATUS_OK && o.files_from)
+        s = inputs_add_list(&o.inputs, o.files_from);
     if (s == STATUS_OK)
         s = check(&o, &separator);
     if (s == STATUS_OK)

@@ -152,15 +152,6 @@ static void print_table(const search *s, const config *c, int ranks, int64_t who
     print_found(s, c);
 }
 
-/* How the first of the table is run. */
-static void print_next(const config *c, const profile *prices, const plan_search_wishes *w)
-{
-    if (w->write && strcmp(w->write, "-") != 0)
-        plan_launch_lines(stdout, c, w->ranks, prices->node_ranks, &(options_said){.file = w->write});
-    else if (!w->write)
-        puts("to run the first: the same with --write FILE, which is your configuration with its keys");
-}
-
 static void json_row(const search_result *r, const config *c, int64_t whole)
 {
     const search_layout *l = &r->layout;
@@ -264,7 +255,10 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
     } else if (ok == STATUS_OK) {
         print_legend(&s, c, prices, w->ranks, clock_seconds() - began);
         print_table(&s, c, w->ranks, whole);
-        print_next(c, prices, w);
+        if (w->write && strcmp(w->write, "-") != 0)
+            plan_launch_lines(stdout, c, w->ranks, prices->node_ranks, &(options_said){.file = w->write});
+        else if (!w->write)
+            puts("to run the first: the same with --write FILE, which is your configuration with its keys");
     }
     if (ok == STATUS_OK && w->write)
         ok = write_best(w->write, &s, &t, &w->said);

@@ -62,7 +62,6 @@ static status write_page(const wishes *w, const char *title, const picture *all,
         json_pack("{s:s, s:s, s:o, s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words", words, "kinds",
                   names_of_kinds(), "axes", names_of_axes(), "classes", "inputs", "weights", "gradients", "optimizer",
                   "kept", "temporary", "names", names->list, "budget", (json_int_t)p->options.budget, "pictures", list);
-    MUST(data, "out of host memory");
     return page_write(w->output, timeline_page, "@DATA@", data);
 }
 

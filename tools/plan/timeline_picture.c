@@ -7,6 +7,7 @@
 
 #include "engine/run/trace.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { SHORT = 2000 }; /* an action swallows waits that are shorter than this part of a step */
 
@@ -15,7 +16,6 @@ enum { SHORT = 2000 }; /* an action swallows waits that are shorter than this pa
 void picture_names_open(picture_names *n)
 {
     *n = (picture_names){json_object(), json_array()};
-    MUST(n->place && n->list, "out of host memory");
 }
 
 int picture_name(picture_names *n, const char *name)
@@ -192,11 +192,6 @@ static void append_span(json_t *list, const picture_span *s)
     json_array_append_new(list, json_integer(s->chunk));
 }
 
-static bool one_action(const picture_span *a, const picture_span *b)
-{
-    return a->kind == b->kind && a->microbatch == b->microbatch && a->chunk == b->chunk;
-}
-
 /* Ops of one action that follow one another, short waits between them included, are one span without a name of its
  * own. */
 static json_t *actions_of(const picture_row *r, double length, picture_names *names)
@@ -210,7 +205,8 @@ static json_t *actions_of(const picture_row *r, double length, picture_names *na
             continue;
         if (!wait)
             s.name = picture_name(names, picture_kind_words(s.kind));
-        if (now.end >= 0 && !wait && one_action(&now, &s) && s.begin - now.end < length / SHORT) {
+        bool same = now.kind == s.kind && now.microbatch == s.microbatch && now.chunk == s.chunk;
+        if (now.end >= 0 && !wait && same && s.begin - now.end < length / SHORT) {
             now.end = s.end;
             continue;
         }
@@ -315,17 +311,16 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
     for (int a = 0; a < PICTURE_ALONG; a++)
         if (p->exposed[a] > 0)
             json_object_set_new(exposed, picture_along(a), json_real(p->exposed[a]));
-    char *note = must_format("%s%s%s", p->note ? p->note : "", p->note && many ? " " : "",
-                             many ? "Too many ops for a page: each action is one, and transfers of less than a "
-                                    "ten-thousandth of the step are "
-                                    "left out."
-                                  : "");
+    AUTO_FREE char *note =
+        must_format("%s%s%s", p->note ? p->note : "", p->note && many ? " " : "",
+                    many ? "Too many ops for a page: each action is one, and transfers of less than a "
+                           "ten-thousandth of the step are "
+                           "left out."
+                         : "");
     json_t *out =
         json_pack("{s:s, s:s, s:s, s:f, s:f, s:o, s:o, s:O?, s:i, s:o}", "name", p->name, "each", p->each, "note", note,
                   "length", p->length, "bubble", p->kinds[PICTURE_BUBBLE], "kinds", kinds_of(p->kinds, PICTURE_KINDS),
                   "exposed", exposed, "causes", p->causes, "chunks", p->chunks, "rows", rows);
-    MUST(out, "out of host memory");
-    free(note);
     return out;
 }
 

@@ -77,14 +77,6 @@ static void add_incidents(json_t *all, const char *folder)
     json_decref(lines);
 }
 
-static void add_skipped(json_t *all, const json_t *steps)
-{
-    const json_t *line;
-    size_t i;
-    json_array_foreach((json_t *)steps, i, line) if (json_is_true(json_object_get(line, "skipped")))
-        add_event(all, "skipped step", line, "a gradient was not finite: nothing changed");
-}
-
 static int by_time(const void *a, const void *b)
 {
     double x = json_number_value(json_object_get(*(json_t *const *)a, "time"));
@@ -96,9 +88,12 @@ static int by_time(const void *a, const void *b)
 static json_t *events_of(const char *folder, const json_t *steps)
 {
     json_t *all = json_array(), *kept = json_array();
+    const json_t *line;
+    size_t number;
     add_events(all, folder);
     add_incidents(all, folder);
-    add_skipped(all, steps);
+    json_array_foreach((json_t *)steps, number, line) if (json_is_true(json_object_get(line, "skipped")))
+        add_event(all, "skipped step", line, "a gradient was not finite: nothing changed");
     size_t count = json_array_size(all);
     AUTO_FREE json_t **sorted = must_calloc(count + 1, sizeof *sorted);
     for (size_t i = 0; i < count; i++)
@@ -179,15 +174,6 @@ static void add_keys(json_t *run, const char *path)
     }
 }
 
-static void add_plan(json_t *run, const char *folder)
-{
-    json_t *plan = NULL;
-    if (report_plan_make(&plan, folder) == STATUS_OK)
-        json_object_set_new(run, "plan", plan);
-    else
-        json_object_set_new(run, "plan_error", json_string(status_message()));
-}
-
 status report_run_read(json_t **out, const char *folder, int points)
 {
     char *metrics = must_format("%s/metrics.jsonl", folder), *path = must_format("%s/config.yaml", folder);
@@ -200,7 +186,11 @@ status report_run_read(json_t **out, const char *folder, int points)
                                 series_columns(evaluations, evaluation_keys, "eval_loss", points), "events",
                                 events_of(folder, steps), "hosts", hosts_of(folder));
         MUST(run, "out of host memory");
-        add_plan(run, folder);
+        json_t *plan = NULL;
+        if (report_plan_make(&plan, folder) == STATUS_OK)
+            json_object_set_new(run, "plan", plan);
+        else
+            json_object_set_new(run, "plan_error", json_string(status_message()));
         add_keys(run, path);
         json_decref(steps);
         json_decref(evaluations);

@@ -23,11 +23,6 @@ static void add(bits *b, const char *at)
     }
 }
 
-bits bits_begin(void)
-{
-    return (bits){0};
-}
-
 void bits_add(bits *b, const void *data, int64_t bytes)
 {
     const char *at = data, *end = at + bytes;
@@ -61,13 +56,6 @@ uint64_t bits_end(bits *b)
     return all;
 }
 
-static uint64_t sum_block(const char *data, int64_t bytes)
-{
-    bits b = bits_begin();
-    bits_add(&b, data, bytes);
-    return bits_end(&b);
-}
-
 uint64_t bits_sum(const void *data, int64_t bytes, int threads)
 {
     int64_t blocks = (bytes + BLOCK - 1) / BLOCK;
@@ -75,7 +63,9 @@ uint64_t bits_sum(const void *data, int64_t bytes, int threads)
 #pragma omp parallel for num_threads(threads) reduction(+ : all) schedule(static) if (threads > 1 && blocks > 1)
     for (int64_t i = 0; i < blocks; i++) {
         int64_t size = bytes - i * BLOCK < BLOCK ? bytes - i * BLOCK : BLOCK;
-        all += bits_mix(sum_block((const char *)data + i * BLOCK, size), (uint64_t)i);
+        bits b = {0};
+        bits_add(&b, (const char *)data + i * BLOCK, size);
+        all += bits_mix(bits_end(&b), (uint64_t)i);
     }
     return all;
 }

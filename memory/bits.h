@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* Of bytes in pieces; how they are divided makes no difference. */
+/* Of bytes in pieces, zeros at the beginning; how they are divided makes no difference. */
 typedef struct bits {
     uint64_t sum[8], running[8];
     char rest[64]; /* `held` bytes that have not been added yet */
@@ -16,7 +16,6 @@ typedef struct bits {
     int64_t bytes;
 } bits;
 
-bits bits_begin(void);
 void bits_add(bits *b, const void *data, int64_t bytes);
 uint64_t bits_end(bits *b);
 

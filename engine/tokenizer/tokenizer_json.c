@@ -2,12 +2,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <openssl/evp.h>
 
 #include "engine/tokenizer/byte_alphabet.h"
 #include "engine/tokenizer/mark.h"
 #include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/text/unicode.h"
-#include "memory/base64.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -106,7 +106,8 @@ static status check(const sentencepiece_model *m)
 
 static json_t *base64(const buffer *bytes)
 {
-    AUTO_FREE char *text = base64_encode(bytes->bytes, (size_t)bytes->length);
+    AUTO_FREE char *text = must_alloc((size_t)bytes->length / 3 * 4 + 5);
+    EVP_EncodeBlock((unsigned char *)text, (const unsigned char *)bytes->bytes, (int)bytes->length);
     return json_string(text);
 }
 

@@ -2,10 +2,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <openssl/evp.h>
 
-#include "memory/base64.h"
 #include "engine/system/http.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static const char bearer[] = "Authorization: Bearer ", basic[] = "Authorization: Basic ";
 
@@ -47,7 +48,8 @@ static status make_header(mlflow_login *l)
                            l->user ? MLFLOW_LOGIN_USER : MLFLOW_LOGIN_PASSWORD,
                            l->user ? MLFLOW_LOGIN_PASSWORD : MLFLOW_LOGIN_USER);
     if (l->user) {
-        char *both = must_format("%s:%s", l->user, l->password), *coded = base64_encode(both, strlen(both));
+        char *both = must_format("%s:%s", l->user, l->password), *coded = must_alloc(strlen(both) / 3 * 4 + 5);
+        EVP_EncodeBlock((unsigned char *)coded, (const unsigned char *)both, (int)strlen(both));
         l->header = must_format("%s%s", basic, coded);
         wipe_text(&both);
         wipe_text(&coded);

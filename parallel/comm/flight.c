@@ -124,7 +124,7 @@ static void count_message(const flight *f, const lane *l, int index, int64_t byt
 {
     comm *c = f->group->owner;
     const comm_cut *cut = &((flight_group *)f->group->state)->cut;
-    bits b = bits_begin();
+    bits b = {0};
     if (l->base) {
         bits_add(&b, segment_at(l, cut, index), bytes);
     } else {

@@ -5,13 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/islands/islands.h"
 #include "engine/system/http.h"
-#include "memory/base64.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096, ETCD_NODES = 16 };
 enum { MISSES = 2 }; /* in a row, until a node is away: one may be a hiccup */
@@ -92,8 +93,21 @@ status etcd_take_login(etcd_login *out, const char *file)
 
 static json_t *encoded(const char *value)
 {
-    AUTO_FREE char *coded = base64_encode(value, strlen(value));
+    size_t bytes = strlen(value);
+    AUTO_FREE char *coded = must_alloc(bytes / 3 * 4 + 5);
+    EVP_EncodeBlock((unsigned char *)coded, (const unsigned char *)value, (int)bytes);
     return json_string(coded);
+}
+
+/* What a member of base64 stands for; what is none stands for nothing. */
+static char *decoded(const json_t *entry, const char *member)
+{
+    const char *text = json_string_value(json_object_get(entry, member));
+    text = text ? text : "";
+    char *out = must_calloc(strlen(text) / 4 * 3 + 1, 1);
+    if (EVP_DecodeBlock((unsigned char *)out, (const unsigned char *)text, (int)strlen(text)) < 0)
+        *out = 0;
+    return out;
 }
 
 /* `most`: seconds until an answer. */
@@ -301,8 +315,7 @@ json_t *etcd_pairs(const json_t *answer, const char *prefix)
     {
         if (i == MOST_KEYS)
             break;
-        AUTO_FREE char *key = base64_decode(json_string_value(json_object_get(entry, "key")), NULL);
-        AUTO_FREE char *value = base64_decode(json_string_value(json_object_get(entry, "value")), NULL);
+        AUTO_FREE char *key = decoded(entry, "key"), *value = decoded(entry, "value");
         json_t *pair = json_pack("{s:s, s:s, s:I}", "key", key, "value", value, "revision",
                                  (json_int_t)number(entry, "mod_revision"));
         if (pair && strncmp(key, prefix, strlen(prefix)) == 0)

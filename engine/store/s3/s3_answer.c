@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <openssl/evp.h>
 #include <time.h>
 
 #include "engine/system/crc32c.h"
 #include "engine/store/s3/s3_internal.h"
-#include "memory/base64.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -253,19 +253,17 @@ static s3_verdict judge_error(object_store *s, s3_reply *r)
 void s3_checksum_text(char out[9], uint32_t crc32c)
 {
     const uint32_t lies = htobe32(crc32c);
-    AUTO_FREE char *text = base64_encode((const char *)&lies, sizeof lies);
-    memcpy(out, text, 9);
+    EVP_EncodeBlock((unsigned char *)out, (const unsigned char *)&lies, sizeof lies);
 }
 
 /* What is no checksum's text is not written as it by us, either. */
 static bool checksum_of(uint32_t *crc32c, const char *text)
 {
-    size_t bytes;
     uint32_t lies = 0;
-    char again[9], *decoded = base64_decode(text, &bytes);
-    if (bytes == sizeof lies)
+    unsigned char decoded[6]; /* with what the padding stands for */
+    char again[9];
+    if (strlen(text) == 8 && EVP_DecodeBlock(decoded, (const unsigned char *)text, 8) == sizeof decoded)
         memcpy(&lies, decoded, sizeof lies);
-    free(decoded);
     *crc32c = be32toh(lies);
     s3_checksum_text(again, *crc32c);
     return strcmp(again, text) == 0;

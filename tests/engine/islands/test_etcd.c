@@ -119,6 +119,20 @@ TEST(keys_that_were_not_asked_for_are_left_out)
     etcd_close(e);
 }
 
+/* The vectors of RFC 4648, and what is no base64. */
+TEST(keys_are_base64_of_the_rfc)
+{
+    static const char *const texts[] = {"Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy", "Zm9", "Zm9v!==="};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_auto_t *answer = json_pack("{s:[{s:s, s:s}]}", "kvs", "key", texts[i], "value", texts[i]);
+        json_auto_t *pairs = etcd_pairs(answer, "f");
+        assert_int_equal(json_array_size(pairs), i < 6);
+        const char *key = json_string_value(json_object_get(json_array_get(pairs, 0), "key"));
+        assert_int_equal(key ? strlen(key) : 0, i < 6 ? i + 1 : 0);
+        assert_true(!key || strncmp("foobar", key, i + 1) == 0);
+    }
+}
+
 TEST(an_answer_without_an_end_is_refused)
 {
     enum { BYTES = 5 << 20 };

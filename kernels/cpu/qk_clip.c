@@ -21,16 +21,6 @@ void cpu_largest(const op *o, const run_context *r)
     }
 }
 
-/* Of a head's largest score over the ranks that divide tokens. */
-static float gamma_of(const op *o, const run_context *r, int64_t head)
-{
-    const float threshold = o->at.qk.threshold;
-    float most = 0;
-    for (int64_t row = o->at.first; row < o->in[0]->shape[0]; row += o->at.rows)
-        most = fmaxf(most, ((const float *)(const void *)row_at(o->in[0], r, row))[head]);
-    return most > threshold && most < INFINITY ? threshold / most : 1;
-}
-
 void cpu_qk_factors(const op *o, const run_context *r)
 {
     const op_qk_clip *as = &o->at.qk;
@@ -39,7 +29,10 @@ void cpu_qk_factors(const op *o, const run_context *r)
     for (int64_t i = 0; i < o->out[0]->shape[0]; i++) {
         bool whole;
         const int32_t head = heads_of_clipped_row(&whole, i, as->heads, as->blocks, as->size, as->whole);
-        const float gamma = head < 0 ? 1 : gamma_of(o, r, head);
+        float most = 0; /* the head's largest score over the ranks that divide tokens */
+        for (int64_t row = o->at.first; head >= 0 && row < o->in[0]->shape[0]; row += o->at.rows)
+            most = fmaxf(most, ((const float *)(const void *)row_at(o->in[0], r, row))[head]);
+        const float gamma = most > as->threshold && most < INFINITY ? as->threshold / most : 1;
         factors[i] = whole ? gamma : sqrtf(gamma);
     }
 }

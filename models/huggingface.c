@@ -444,15 +444,6 @@ static void put_numbers(json_t *root, const model_shape *s)
     }
 }
 
-/* The whole number whose root it is, where there is one. */
-static void put_scalar(json_t *root, const model_shape *s)
-{
-    double scalar = 1 / (s->attention_multiplier * s->attention_multiplier);
-    json_object_set_new(root, "query_pre_attn_scalar",
-                        1 / sqrt(rint(scalar)) == s->attention_multiplier ? json_integer((json_int_t)rint(scalar))
-                                                                          : json_real(scalar));
-}
-
 static bool is_short(double value)
 {
     char text[40];
@@ -506,8 +497,12 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         huggingface_put_latent(root, s);
     if (shape_has_key(s->architecture, KEY_MTP))
         json_object_set_new(root, "num_nextn_predict_layers", json_integer(s->mtp_layers));
-    if (shape_has_key(s->architecture, KEY_SCALAR))
-        put_scalar(root, s);
+    if (shape_has_key(s->architecture, KEY_SCALAR)) { /* the whole number whose root it is, where there is one */
+        const double scalar = 1 / (s->attention_multiplier * s->attention_multiplier), whole = rint(scalar);
+        bool is_root = 1 / sqrt(whole) == s->attention_multiplier;
+        json_object_set_new(root, "query_pre_attn_scalar",
+                            is_root ? json_integer((json_int_t)whole) : json_real(scalar));
+    }
     if (shape_has_key(s->architecture, KEY_CAPS)) {
         put_cap(root, "attn_logit_softcapping", s->attention_cap);
         put_cap(root, "final_logit_softcapping", s->logits_cap);

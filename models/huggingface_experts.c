@@ -113,15 +113,6 @@ static status check_quantization(const huggingface_reader *r)
     return huggingface_refuse(r, "quantization_config", value, "phalanx reads unquantized weights, and mxfp4");
 }
 
-/* A block more is the one that is trained here; several are left out. */
-static status read_mtp(const huggingface_reader *r, model_shape *s)
-{
-    int blocks;
-    TRY(huggingface_read_count(r, &blocks, "num_nextn_predict_layers", 0, 0, "it must be a whole number"));
-    s->mtp_layers = blocks == 1;
-    return STATUS_OK;
-}
-
 status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
 {
     s->experts_every = 1;
@@ -139,8 +130,10 @@ status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
         TRY(huggingface_read_count(r, &s->dense_layers, "first_k_dense_replace", 0, 1, "it must be a whole number"));
     if (shape_has_key(s->architecture, KEY_GROUPS))
         TRY(read_groups(r, s));
+    int blocks = 0; /* a block more is the one that is trained here; several are left out */
     if (shape_has_key(s->architecture, KEY_MTP))
-        TRY(read_mtp(r, s));
+        TRY(huggingface_read_count(r, &blocks, "num_nextn_predict_layers", 0, 0, "it must be a whole number"));
+    s->mtp_layers = blocks == 1;
     return shape_has_key(s->architecture, KEY_ROUTER_LOSS) ? read_loss(r, s) : STATUS_OK;
 }
 

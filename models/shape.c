@@ -222,6 +222,44 @@ int shape_kinds(int *kind, const model_shape *s)
     return count;
 }
 
+/* ---- sizes that are 0 (sizes.def) ---- */
+
+static int64_t even_head_size(const model_shape *s)
+{
+    return s->heads > 0 && s->hidden_size % s->heads == 0 ? s->hidden_size / s->heads : 0;
+}
+
+static int64_t usual_ffn_size(const model_shape *s)
+{
+    int64_t gated = (s->hidden_size * 8 / 3 + 255) / 256 * 256;
+    return s->expert_ffn_size > 0 ? s->expert_ffn_size : shape_has(s, TRAIT_GATED) ? gated : 4 * s->hidden_size;
+}
+
+static double usual_local_theta(const model_shape *s)
+{
+    return shape_has_key(s->architecture, KEY_LOCAL_THETA)   ? 10000
+           : shape_has_key(s->architecture, KEY_LOCAL_TABLE) ? s->rope_theta
+                                                             : 0;
+}
+
+static double original_sequence(const model_shape *s)
+{
+    bool divides = shape_scales(s, ROPE_YARN) || shape_scales(s, ROPE_LONGROPE);
+    return shape_scales(s, ROPE_LLAMA3) ? 8192 : divides ? (double)s->max_sequence / s->rope_scaling.factor : 0;
+}
+
+static double usual_embedding_multiplier(const model_shape *s)
+{
+    double root = shape_has_key(s->architecture, KEY_SCALED_EMBEDDING) ? sqrt((double)s->hidden_size) : 0;
+    return shape_has_key(s->architecture, KEY_MULTIPLIERS) ? 1 : root;
+}
+
+static double usual_attention_multiplier(const model_shape *s)
+{
+    double root = shape_has_key(s->architecture, KEY_SCALAR) ? 1.0 / 16 : 0;
+    return shape_has_key(s->architecture, KEY_MULTIPLIERS) ? 1 : root;
+}
+
 void shape_fill(model_shape *s)
 {
     const shape_traits *t = shape_traits_of(s->architecture);

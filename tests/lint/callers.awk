@@ -22,6 +22,8 @@ $1 == "paste" { pasted[++pastes] = $2 " " $3 }
 
 $1 == "row" { row[++rows] = $2 }
 
+$1 == "named" { in_table[$2] = 1 }
+
 # outside: in another file; inside: in its own file; last_inside: the line, so that a function's own body can be left out
 function use(path, line, name) {
     if (of_tests(path)) {

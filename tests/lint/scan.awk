@@ -6,6 +6,7 @@
 #   closes FILE LINE NAME            the function by which locals of a type are released (memory/scope.h)
 #   paste FILE PREFIX                PREFIX##name in a macro: with the rows of the .def files, a use of each PREFIXrow
 #   row NAME                         the first argument of a row of a .def file
+#   named NAME                       a function that the expression of another row calls
 #   lines FILE N
 #   wide FILE LINE COLUMNS          a line with a comment that is wider than 120 columns
 # It relies on clang-format's shape: a definition's braces, and nothing else, are alone at the left edge.
@@ -119,7 +120,11 @@ file ~ /\.def$/ {
         sub(/^[A-Z]+\(/, "", code)
         sub(/[^a-z_0-9].*/, "", code)
         print "row", code
-    }
+    } else
+        while (match(code, /[a-z][a-z_0-9]*\(/)) { # an expression of a row whose first word is no name
+            print "named", substr(code, RSTART, RLENGTH - 1)
+            code = substr(code, RSTART + RLENGTH)
+        }
     next
 }
 

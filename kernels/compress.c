@@ -11,12 +11,6 @@ typedef bool decoder(float *x, const uint8_t *in, const compress_method *m, int6
 
 /* ---- none, bf16 ------------------------------------------------------------------------------------------------ */
 
-static int64_t none_bytes(const compress_method *m, int64_t n)
-{
-    (void)m;
-    return 4 * n;
-}
-
 static void none_encode(uint8_t *out, float *x, const compress_method *m, int64_t n)
 {
     (void)m;
@@ -29,12 +23,6 @@ static bool none_decode(float *x, const uint8_t *in, const compress_method *m, i
     (void)m;
     memcpy(x, in, (size_t)(4 * n));
     return dtype_all_finite(DTYPE_FP32, x, n);
-}
-
-static int64_t bf16_bytes(const compress_method *m, int64_t n)
-{
-    (void)m;
-    return 2 * n;
 }
 
 /* A change may lie where bf16 rounds to infinity: the largest finite number instead. */
@@ -361,16 +349,17 @@ static bool dct_decode(float *x, const uint8_t *in, const compress_method *m, in
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
 static const struct {
+    int each; /* bytes of an element, where all have as many; else 0 */
     byte_count *bytes;
     encoder *encode;
     decoder *decode;
 } methods[COMPRESS_KINDS] = {
-    [COMPRESS_NONE] = {none_bytes, none_encode, none_decode},
-    [COMPRESS_BF16] = {bf16_bytes, bf16_encode, bf16_decode},
-    [COMPRESS_INT8] = {integers_bytes, integers_encode, integers_decode},
-    [COMPRESS_INT4] = {integers_bytes, integers_encode, integers_decode},
-    [COMPRESS_TOPK] = {topk_bytes, topk_encode, topk_decode},
-    [COMPRESS_DCT] = {dct_bytes, dct_encode, dct_decode},
+    [COMPRESS_NONE] = {4, NULL, none_encode, none_decode},
+    [COMPRESS_BF16] = {2, NULL, bf16_encode, bf16_decode},
+    [COMPRESS_INT8] = {0, integers_bytes, integers_encode, integers_decode},
+    [COMPRESS_INT4] = {0, integers_bytes, integers_encode, integers_decode},
+    [COMPRESS_TOPK] = {0, topk_bytes, topk_encode, topk_decode},
+    [COMPRESS_DCT] = {0, dct_bytes, dct_encode, dct_decode},
 };
 
 const char *const compress_words[] = {
@@ -381,7 +370,7 @@ const char *const compress_words[] = {
 
 int64_t compress_bytes(const compress_method *m, int64_t elements)
 {
-    return methods[m->kind].bytes(m, elements);
+    return methods[m->kind].each ? methods[m->kind].each * elements : methods[m->kind].bytes(m, elements);
 }
 
 void compress_encode(void *out, float *values, const compress_method *m, int64_t elements)

@@ -6,6 +6,7 @@
 
 #include "kernels/device.h"
 #include "memory/beside.h"
+#include "memory/scope.h"
 
 /* dlerror()'s sentence begins with the library that is missing: a dependency, when the file itself is there. */
 static status open_object(void **out, const char *path, const char *name)
@@ -26,21 +27,18 @@ status device_load(const device_interface **out, const char *name)
     char symbol[64];
     snprintf(symbol, sizeof symbol, "device_%s", name);
     const device_interface *found = dlsym(RTLD_DEFAULT, symbol);
-    char *path = beside_program(name);
-    status s = STATUS_OK;
+    AUTO_FREE char *path = beside_program(name);
     if (!found) {
         void *object = NULL;
-        s = open_object(&object, path, name);
-        if (s == STATUS_OK && !(found = dlsym(object, symbol)))
-            s = status_fail(STATUS_FAILED, "device=%s: %s has no %s", name, path, symbol);
+        TRY(open_object(&object, path, name));
+        if (!(found = dlsym(object, symbol)))
+            return status_fail(STATUS_FAILED, "device=%s: %s has no %s", name, path, symbol);
     }
-    if (s == STATUS_OK && found->version != DEVICE_VERSION)
-        s = status_fail(STATUS_FAILED, "device=%s: %s is of another build (interface %d, not %d): build it again", name,
-                        path, found->version, DEVICE_VERSION);
-    free(path);
-    if (s == STATUS_OK)
-        *out = found;
-    return s;
+    if (found->version != DEVICE_VERSION)
+        return status_fail(STATUS_FAILED, "device=%s: %s is of another build (interface %d, not %d): build it again",
+                           name, path, found->version, DEVICE_VERSION);
+    *out = found;
+    return STATUS_OK;
 }
 
 status device_find(const device_interface **out, const char *name)

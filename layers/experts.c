@@ -24,23 +24,17 @@ static tensor *weight_or_none(recorder *r, const parameter *p)
     return p ? recorder_weight(r, p) : NULL;
 }
 
-/* What the router says of each token, [tokens, experts]. Logits nearer each other than a step of 16 bits are told apart
- * in fp32 alone. */
-static tensor *record_logits(recorder *r, const experts_layer *e, tensor *x)
-{
-    static const char name[] = "experts/router";
-    tensor *w = recorder_weight(r, e->router);
-    MUST(!e->fp32_logits || !e->router_bias, "%s: logits in fp32 have no bias", name);
-    return e->fp32_logits ? record_linear_wide(r, name, x, w)
-                          : record_linear(r, name, x, w, weight_or_none(r, e->router_bias));
-}
-
 static routed route_tokens(recorder *r, const experts_layer *e, const layer_inputs *in, tensor *x)
 {
+    static const char name[] = "experts/router";
     const int ranks = r->grid.group[AXIS_EXPERT].ranks;
     routed out = {.routing = e->routing, .ranks = ranks, .slots = in->transfers.slots && ranks > 1};
     int64_t local;
-    out.logits = record_logits(r, e, x);
+    tensor *w = recorder_weight(r, e->router);
+    MUST(!e->fp32_logits || !e->router_bias, "%s: logits in fp32 have no bias", name);
+    /* Logits nearer each other than a step of 16 bits are told apart in fp32 alone. */
+    out.logits = e->fp32_logits ? record_linear_wide(r, name, x, w)
+                                : record_linear(r, name, x, w, weight_or_none(r, e->router_bias));
     tensor *bias = e->bias ? recorder_weight(r, e->bias) : NULL;
     record_route(r, "experts/route", &out.weights, &out.experts, out.logits, bias, &e->routing);
     out.own = out.experts;

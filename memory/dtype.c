@@ -14,8 +14,8 @@ typedef struct format {
 } format;
 
 static const format fp16_format = {5, 10, -14, 0x7bff, 0x7c00, 0x7e00};
-static const format e4m3_format = {4, 3, -6, 0x7e, 0x7f, 0x7f};
-static const format e5m2_format = {5, 2, -14, 0x7b, 0x7c, 0x7e};
+static const format fp8_e4m3_format = {4, 3, -6, 0x7e, 0x7f, 0x7f};
+static const format fp8_e5m2_format = {5, 2, -14, 0x7b, 0x7c, 0x7e};
 
 static inline uint32_t float_bits(float value)
 {
@@ -85,26 +85,6 @@ uint16_t float_to_fp16(float value)
     return (uint16_t)narrow(value, &fp16_format);
 }
 
-float fp8_e4m3_to_float(uint8_t bits)
-{
-    return widen(bits, &e4m3_format);
-}
-
-uint8_t float_to_fp8_e4m3(float value)
-{
-    return (uint8_t)narrow(value, &e4m3_format);
-}
-
-float fp8_e5m2_to_float(uint8_t bits)
-{
-    return widen(bits, &e5m2_format);
-}
-
-uint8_t float_to_fp8_e5m2(float value)
-{
-    return (uint8_t)narrow(value, &e5m2_format);
-}
-
 /* The fp32 number next to `value` towards zero, with its last bit set if anything was cut off ("round to odd"):
  * rounding that once more to a type of at most 22 significant bits gives what rounding `value` directly would give. */
 static float odd_float(double value)
@@ -134,8 +114,8 @@ static float odd_float(double value)
 /* `high` is one beyond the range, which a double holds exactly. */
 #define WHOLE(name, type, low, high, most)                                                                             \
     ELEMENT(name, type, (double)from, isnan(value) ? 0 : value <= low ? (type)low : value >= high ? most : (type)value)
-#define SMALL(name, type, to_float, from_float)                                                                        \
-    ELEMENT(name, type, (double)to_float(from), from_float(odd_float(value)))
+#define SMALL(name, type)                                                                                              \
+    ELEMENT(name, type, (double)widen(from, &name##_format), (type)narrow(odd_float(value), &name##_format))
 WHOLE(int8, int8_t, -0x1p7, 0x1p7, INT8_MAX)
 WHOLE(int16, int16_t, -0x1p15, 0x1p15, INT16_MAX)
 WHOLE(int32, int32_t, -0x1p31, 0x1p31, INT32_MAX)
@@ -144,10 +124,10 @@ WHOLE(uint8, uint8_t, 0.0, 0x1p8, UINT8_MAX)
 WHOLE(uint16, uint16_t, 0.0, 0x1p16, UINT16_MAX)
 WHOLE(uint32, uint32_t, 0.0, 0x1p32, UINT32_MAX)
 WHOLE(uint64, uint64_t, 0.0, 0x1p64, UINT64_MAX)
-SMALL(bf16, uint16_t, bf16_to_float, float_to_bf16)
-SMALL(fp16, uint16_t, fp16_to_float, float_to_fp16)
-SMALL(fp8_e4m3, uint8_t, fp8_e4m3_to_float, float_to_fp8_e4m3)
-SMALL(fp8_e5m2, uint8_t, fp8_e5m2_to_float, float_to_fp8_e5m2)
+ELEMENT(bf16, uint16_t, (double)bf16_to_float(from), float_to_bf16(odd_float(value)))
+SMALL(fp16, uint16_t)
+SMALL(fp8_e4m3, uint8_t)
+SMALL(fp8_e5m2, uint8_t)
 ELEMENT(fp32, float, (double)from, (float)value)
 ELEMENT(fp64, double, from, value)
 ELEMENT(bool, uint8_t, from != 0, !isnan(value) && value != 0)

@@ -22,7 +22,7 @@ typedef enum dtype {
     DTYPE_UINT32,
     DTYPE_UINT64,
     DTYPE_BOOL,     /* one byte, 0 or 1 */
-    DTYPE_FP8_E4M3, /* finite: no infinity, one NaN, largest value 448 */
+    DTYPE_FP8_E4M3, /* finite: no infinity, one NaN (of what is beyond, too), largest value 448 */
     DTYPE_FP8_E5M2,
     DTYPE_COUNT,
 } dtype;
@@ -39,10 +39,6 @@ float bf16_to_float(uint16_t bits);
 uint16_t float_to_bf16(float value);
 float fp16_to_float(uint16_t bits);
 uint16_t float_to_fp16(float value);
-float fp8_e4m3_to_float(uint8_t bits);
-uint8_t float_to_fp8_e4m3(float value); /* beyond 448: NaN, there being no infinity */
-float fp8_e5m2_to_float(uint8_t bits);
-uint8_t float_to_fp8_e5m2(float value);
 
 /* to[i] = from[i] for i < count, correctly rounded to a floating-point `to_type` (int64 and uint64 pass through fp64);
  * to an integer type: towards zero, clamped to its range, NaN becomes 0. Between equal types the bits are copied. The

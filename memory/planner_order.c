@@ -4,9 +4,8 @@
  */
 #include "memory/planner_internal.h"
 
-#include <stdlib.h>
-
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* Larger comes first. */
 typedef uint64_t key_function(const planner_core *core, int32_t block);
@@ -117,10 +116,10 @@ static bool try_row(planner_core *core, const struct row *row, const workspace *
 bool planner_order_try_all(planner_core *core)
 {
     unsigned long n = (unsigned long)core->count;
-    workspace w = {.order = must_alloc(n * sizeof *w.order),
-                   .spare = must_alloc(n * sizeof *w.spare),
-                   .keys = must_alloc(n * sizeof *w.keys),
-                   .from_top = must_alloc(n * sizeof *w.from_top)};
+    AUTO_FREE int32_t *order = must_alloc(n * sizeof *order), *spare = must_alloc(n * sizeof *spare);
+    AUTO_FREE uint64_t *keys = must_alloc(n * sizeof *keys);
+    AUTO_FREE bool *from_top = must_alloc(n * sizeof *from_top);
+    const workspace w = {.order = order, .spare = spare, .keys = keys, .from_top = from_top};
     bool stop = false;
     for (size_t r = 0; r < sizeof rows / sizeof *rows && !stop; r++)
         if (rows[r].from_top == none)
@@ -132,9 +131,5 @@ bool planner_order_try_all(planner_core *core)
             if (rows[r].from_top != none)
                 stop = try_row(core, rows + r, &w, top);
     }
-    free(w.from_top);
-    free(w.keys);
-    free(w.spare);
-    free(w.order);
     return stop;
 }

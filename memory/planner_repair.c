@@ -11,10 +11,11 @@
  */
 #include "memory/planner_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/pool.h"
+#include "memory/scope.h"
 
 enum {
     MOST_MEETINGS = 4000000,
@@ -188,8 +189,8 @@ static bool attempt(repair *r, int64_t top, int64_t moves)
 static bool count_meetings(repair *r)
 {
     const planner_core *core = r->core;
-    int32_t *begun = must_calloc((unsigned long)core->times + 1, sizeof *begun);
-    int32_t *ended = must_calloc((unsigned long)core->times + 1, sizeof *ended); /* [t]: before t */
+    AUTO_FREE int32_t *begun = must_calloc((unsigned long)core->times + 1, sizeof *begun);
+    AUTO_FREE int32_t *ended = must_calloc((unsigned long)core->times + 1, sizeof *ended); /* [t]: before t */
     for (int32_t b = 0; b < core->count; b++) {
         begun[core->first[b]]++;
         ended[core->last[b] + 1]++;
@@ -206,8 +207,6 @@ static bool count_meetings(repair *r)
             break;
     }
     r->from[core->count] = (int32_t)sum;
-    free(ended);
-    free(begun);
     return sum <= MOST_MEETINGS;
 }
 
@@ -216,8 +215,8 @@ static void list_meetings(repair *r)
 {
     const planner_core *core = r->core;
     unsigned long n = (unsigned long)core->count;
-    int32_t *order = must_alloc(n * sizeof *order), *filled = must_alloc(n * sizeof *filled);
-    uint64_t *key = must_alloc(n * sizeof *key);
+    AUTO_FREE int32_t *order = must_alloc(n * sizeof *order), *filled = must_alloc(n * sizeof *filled);
+    AUTO_FREE uint64_t *key = must_alloc(n * sizeof *key);
     for (int32_t b = 0; b < core->count; b++) {
         order[b] = b;
         key[b] = (uint64_t)core->best[b];
@@ -231,9 +230,6 @@ static void list_meetings(repair *r)
                 r->by_start[filled[b]++] = x;
     }
     memcpy(r->by_end, r->by_start, (size_t)r->from[core->count] * sizeof *r->by_end);
-    free(key);
-    free(filled);
-    free(order);
 }
 
 /* Square root of the size times logarithm of the life: found by trial, on some hundred programs. */
@@ -270,25 +266,19 @@ void planner_repair(planner_core *core, int64_t effort)
     if (core->count > PLANNER_REPAIR_BLOCKS || effort <= 0)
         return;
     unsigned long n = (unsigned long)core->count;
-    repair r = {.core = core, .from = must_alloc((n + 1) * sizeof *r.from), .random = 88172645463325252u};
-    if (count_meetings(&r)) {
-        unsigned long meetings = (unsigned long)r.from[core->count];
-        r.by_start = must_alloc(meetings * sizeof *r.by_start);
-        r.by_end = must_alloc(meetings * sizeof *r.by_end);
-        r.offset = must_alloc(n * sizeof *r.offset);
-        r.worth = must_alloc(n * sizeof *r.worth);
-        r.cost = must_alloc(n * sizeof *r.cost);
-        r.pool = must_alloc(n * sizeof *r.pool);
-        for (int32_t b = 0; b < core->count; b++)
-            r.worth[b] = worth_of(core, b);
-        list_meetings(&r);
-        aim(&r, effort);
-    }
-    free(r.pool);
-    free(r.cost);
-    free(r.worth);
-    free(r.offset);
-    free(r.by_end);
-    free(r.by_start);
-    free(r.from);
+    RELEASED_BY(pool_free) pool all = {0};
+    repair r = {.core = core, .from = pool_alloc(&all, (n + 1) * sizeof *r.from), .random = 88172645463325252u};
+    if (!count_meetings(&r))
+        return;
+    unsigned long meetings = (unsigned long)r.from[core->count];
+    r.by_start = pool_alloc(&all, meetings * sizeof *r.by_start);
+    r.by_end = pool_alloc(&all, meetings * sizeof *r.by_end);
+    r.offset = pool_alloc(&all, n * sizeof *r.offset);
+    r.worth = pool_alloc(&all, n * sizeof *r.worth);
+    r.cost = pool_alloc(&all, n * sizeof *r.cost);
+    r.pool = pool_alloc(&all, n * sizeof *r.pool);
+    for (int32_t b = 0; b < core->count; b++)
+        r.worth[b] = worth_of(core, b);
+    list_meetings(&r);
+    aim(&r, effort);
 }

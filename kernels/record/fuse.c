@@ -1,10 +1,10 @@
 #include "kernels/record/fuse.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/record/op_make.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* ---- a fused op and its two -------------------------------------------------------------------------------------- */
 
@@ -131,7 +131,7 @@ static void fuse_body(pool *p, const int *readers, program *body)
 
 void fuse_recorded(recorder *r, tensor *const *ends, int count)
 {
-    int *readers = must_calloc((unsigned long)r->tensor_count + 1, sizeof *readers);
+    AUTO_FREE int *readers = must_calloc((unsigned long)r->tensor_count + 1, sizeof *readers);
     for (int i = 0; i < count; i++)
         count_reader(readers, ends[i]);
     for (int p = 0; p < PHASE_COUNT; p++)
@@ -140,5 +140,4 @@ void fuse_recorded(recorder *r, tensor *const *ends, int count)
                 count_reader(readers, r->body[p].ops[i]->in[k]);
     for (int p = 0; p < PHASE_COUNT; p++)
         fuse_body(r->pool, readers, &r->body[p]);
-    free(readers);
 }

@@ -248,16 +248,11 @@ static bool owner_alone(op *o, int slot)
     return true;
 }
 
-/* Along it each rank computes with what is its own: nothing follows from what it has in common with others but for
- * sums. */
-static bool is_apart(int slot)
-{
-    return slot >= AXIS_COORDINATES || axis_coordinates[slot].divides == AXIS_DIVIDES_LAYERS;
-}
-
-/* Inputs that are whole everywhere, and outputs too: no rule is needed. */
+/* Inputs that are whole everywhere, and outputs too: no rule is needed. Along some axes each rank computes with what is
+ * its own: nothing follows from what it has in common with others but for sums. */
 static bool all_replicate(op *o, int slot)
 {
+    const bool apart = slot >= AXIS_COORDINATES || axis_coordinates[slot].divides == AXIS_DIVIDES_LAYERS;
     for (int i = 0; i < OP_MAX_IN; i++)
         if (o->in[i] && o->in[i]->place.along[slot].kind != PLACE_REPLICATE)
             return false;
@@ -266,7 +261,7 @@ static bool all_replicate(op *o, int slot)
             continue;
         if (!operands_described(o, i))
             o->out[i]->place.along[slot] = place_replicate();
-        else if (!is_apart(slot) && o->out[i]->place.along[slot].kind != PLACE_REPLICATE)
+        else if (!apart && o->out[i]->place.along[slot].kind != PLACE_REPLICATE)
             return false;
     }
     return true;

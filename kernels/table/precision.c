@@ -43,20 +43,13 @@ bool precision_is_narrow(dtype type)
     return found;
 }
 
-/* The row whose products multiply `type`, which is one of the table. */
-static const precision_row *row_of_product(dtype type)
+peak_kind precision_peak(dtype type, bool rounds)
 {
-    int i = 0;
+    int i = 0; /* the row whose products multiply `type`, which is one of the table */
     while (i < PRECISION_COUNT && precision_rows[i].product != type && precision_rows[i].cotangent != type)
         i++;
     MUST(i < PRECISION_COUNT, "no precision has products of %s", dtype_name(type));
-    return &precision_rows[i];
-}
-
-peak_kind precision_peak(dtype type, bool rounds)
-{
-    const precision_row *row = row_of_product(type);
-    return rounds ? row->rounded : row->peak;
+    return rounds ? precision_rows[i].rounded : precision_rows[i].peak;
 }
 
 bool precision_rounds(dtype type, bool rounds)

@@ -93,11 +93,22 @@ TEST(known_values)
     assert_int_equal(float_to_fp16(1.0f), 0x3c00);
     assert_int_equal(float_to_fp16(-2.0f), 0xc000);
     assert_int_equal(float_to_fp16(0x1p-24f), 1);
-    assert_int_equal(float_to_fp8_e4m3(448), 0x7e);
-    assert_int_equal(float_to_fp8_e4m3(1), 0x38);
-    assert_true(fp8_e4m3_to_float(0x7e) == 448);
-    assert_int_equal(float_to_fp8_e5m2(1), 0x3c);
-    assert_true(fp8_e5m2_to_float(0x7b) == 57344);
+    static const struct {
+        dtype type;
+        float value;
+        uint8_t bits;
+    } known[] = {{DTYPE_FP8_E4M3, 448, 0x7e},
+                 {DTYPE_FP8_E4M3, 1, 0x38},
+                 {DTYPE_FP8_E5M2, 1, 0x3c},
+                 {DTYPE_FP8_E5M2, 57344, 0x7b}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        uint8_t bits;
+        float value;
+        dtype_convert(&bits, known[i].type, &known[i].value, DTYPE_FP32, 1);
+        dtype_convert(&value, DTYPE_FP32, &known[i].bits, known[i].type, 1);
+        assert_int_equal(bits, known[i].bits);
+        assert_true(value == known[i].value);
+    }
 }
 
 TEST(integers_are_clamped)

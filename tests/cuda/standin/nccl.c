@@ -87,9 +87,9 @@ const char *ncclGetErrorString(ncclResult_t r)
                                   : "error";
 }
 
-const char *ncclGetLastError(ncclComm_t comm)
+const char *ncclGetLastError(ncclComm_t group)
 {
-    (void)comm;
+    (void)group;
     return "stand-in";
 }
 
@@ -180,20 +180,21 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId uni
 }
 
 /* The library polls until no graph refers to the communicator, and for ever if none is destroyed. */
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
+ncclResult_t ncclCommDestroy(ncclComm_t group)
 {
-    if (comm->graphs)
-        standin_fail("ncclCommDestroy never returns: graphs refer %d times to the communicator", comm->graphs);
+    if (group->graphs)
+        standin_fail("ncclCommDestroy never returns: graphs refer %d times to the communicator", group->graphs);
     standin_more_queues(-1);
-    MPI_Comm_free(&comm->members);
-    free(comm);
+    MPI_Comm_free(&group->members);
+    free(group);
     return ncclSuccess;
 }
 
 /* A link breaks after some calls of the steps, or when a graph refers to it. */
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
+ncclResult_t ncclCommGetAsyncError(ncclComm_t group, ncclResult_t *out)
 {
-    bool broken = standin_mutant("link breaks") ? calls > 20 : standin_mutant("link breaks in a graph") && comm->graphs;
+    bool broken =
+        standin_mutant("link breaks") ? calls > 20 : standin_mutant("link breaks in a graph") && group->graphs;
     *out = broken ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
@@ -500,48 +501,48 @@ static void only_sums(ncclRedOp_t how)
 }
 
 ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t how,
-                           ncclComm_t comm, cudaStream_t stream)
+                           ncclComm_t group, cudaStream_t stream)
 {
     only_sums(how);
-    return put((task){.comm = comm, .kind = ALL_REDUCE, .send = send, .receive = receive}, type, count, stream);
+    return put((task){.comm = group, .kind = ALL_REDUCE, .send = send, .receive = receive}, type, count, stream);
 }
 
-ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t group,
                            cudaStream_t stream)
 {
-    return put((task){.comm = comm, .kind = ALL_GATHER, .send = send, .receive = receive}, type, count, stream);
+    return put((task){.comm = group, .kind = ALL_GATHER, .send = send, .receive = receive}, type, count, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t how,
-                               ncclComm_t comm, cudaStream_t stream)
+                               ncclComm_t group, cudaStream_t stream)
 {
     only_sums(how);
-    return put((task){.comm = comm, .kind = REDUCE_SCATTER, .send = send, .receive = receive}, type, count, stream);
+    return put((task){.comm = group, .kind = REDUCE_SCATTER, .send = send, .receive = receive}, type, count, stream);
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-                           ncclComm_t comm, cudaStream_t stream)
+                           ncclComm_t group, cudaStream_t stream)
 {
-    return put((task){.comm = comm, .kind = BROADCAST, .send = send, .receive = receive, .root = root}, type, count,
+    return put((task){.comm = group, .kind = BROADCAST, .send = send, .receive = receive, .root = root}, type, count,
                stream);
 }
 
 ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t how, int root,
-                        ncclComm_t comm, cudaStream_t stream)
+                        ncclComm_t group, cudaStream_t stream)
 {
     standin_counts.reduced++;
     only_sums(how);
-    return put((task){.comm = comm, .kind = REDUCE, .send = send, .receive = receive, .root = root}, type, count,
+    return put((task){.comm = group, .kind = REDUCE, .send = send, .receive = receive, .root = root}, type, count,
                stream);
 }
 
-ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t group,
                       cudaStream_t stream)
 {
-    return put((task){.comm = comm, .kind = SEND, .send = send, .root = peer}, type, count, stream);
+    return put((task){.comm = group, .kind = SEND, .send = send, .root = peer}, type, count, stream);
 }
 
-ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t group, cudaStream_t stream)
 {
-    return put((task){.comm = comm, .kind = RECEIVE, .receive = receive, .root = peer}, type, count, stream);
+    return put((task){.comm = group, .kind = RECEIVE, .receive = receive, .root = peer}, type, count, stream);
 }

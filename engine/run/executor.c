@@ -7,84 +7,10 @@
 
 #include "engine/compile/model/tokens.h"
 #include "engine/run/links.h"
+#include "engine/run/warming.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/numa.h"
-
-/* ---- the first launch of every kernel ---- */
-
-static bool same_tensor(const tensor *a, const tensor *b)
-{
-    if (!a || !b)
-        return a == b;
-    for (int i = 0; i < a->dims && a->dims == b->dims; i++)
-        if (a->shape[i] != b->shape[i])
-            return false;
-    return a->dims == b->dims && a->type == b->type && a->pitch == b->pitch;
-}
-
-/* Do both take the same kernels, as far as kinds, types, shapes, sums and windows decide it? */
-static bool same_kernels(const op *a, const op *b)
-{
-    if (a->kind != b->kind || !a->at.accumulate != !b->at.accumulate || !same_tensor(a->scratch, b->scratch))
-        return false;
-    if (op_is(a, OP_CLASS_ATTENTION) && a->at.window != b->at.window)
-        return false;
-    for (int i = 0; i < OP_MAX_IN; i++)
-        if (!same_tensor(a->in[i], b->in[i]))
-            return false;
-    for (int i = 0; i < OP_MAX_OUT; i++)
-        if (!same_tensor(a->out[i], b->out[i]))
-            return false;
-    return true;
-}
-
-typedef struct distinct {
-    const op **of;
-    int count;
-} distinct;
-
-static bool is_new(const distinct *all, const op *o)
-{
-    for (int i = 0; i < all->count; i++)
-        if (same_kernels(all->of[i], o))
-            return false;
-    return true;
-}
-
-static void find_distinct(distinct *all, const program *list)
-{
-    for (int i = 0; i < list->count; i++) {
-        const op *o = list->ops[i];
-        if (!op_computes(o) || !is_new(all, o))
-            continue;
-        all->of = must_realloc(all->of, (unsigned long)(all->count + 1) * sizeof *all->of);
-        all->of[all->count++] = o;
-    }
-}
-
-static void nothing_meanwhile(void *context)
-{
-    (void)context;
-}
-
-/* After the ops are prepared and choices are made, before anything is in the arena. Nothing is done on a device that
- * cannot clear its memory (device_interface.clear): there kernels are part of the program. */
-static void warming_play(compiled *c, const device_interface *interface, device *on)
-{
-    distinct all = {0};
-    if (!interface->clear)
-        return;
-    for (int i = 0; i < COMPILE_PROGRAMS; i++)
-        find_distinct(&all, &compile_program_at(c, i)->list);
-    for (int i = 0; i < all.count; i++)
-        interface->launch(on, all.of[i]);
-    if (c->marks > 0)
-        interface->mark(on, 0);
-    interface->synchronise(on, nothing_meanwhile, NULL);
-    interface->clear(on);
-    free(all.of);
-}
 
 enum { COPIES = 8 };
 

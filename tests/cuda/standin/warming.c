@@ -1,5 +1,5 @@
-/* When the executor launches every kernel for the first time (engine/run/executor.h), as the linker's --wrap tells. */
-#include "engine/run/executor.h"
+/* When the executor launches every kernel for the first time (engine/run/warming.h), as the linker's --wrap tells. */
+#include "engine/run/warming.h"
 
 #include "tests/cuda/standin/standin.h"
 

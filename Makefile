@@ -255,7 +255,7 @@ run-named: tests
 LINT_NODES ?= 75000
 ANALYZER   := -Xclang -analyzer-config -Xclang max-nodes=$(LINT_NODES)
 LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
-lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, clang-tidy
+lint: ## includes, circles, callers, sizes, the budget, tables, raw CUDA forms, formatting, clang-tidy
 	@tools/dependencies.sh lint
 	@tests/lint/sources.sh
 	@tests/lint/axes.sh
@@ -263,6 +263,7 @@ lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, 
 	@tests/lint/kinds.sh
 	@tests/lint/pages.sh
 	@tests/lint/types.sh
+	@tests/lint/house.sh
 	@tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \

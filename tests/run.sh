@@ -3,13 +3,13 @@
 #   tests/run.sh TALLY PROGRAM... [--clocked PROGRAM...] [--together PROGRAM...]
 # Programs run one after another, first those without a lane, then those after --clocked; beside these run those after
 # --together, as many at a time as there are cores, at a low priority, and when no program comes before them one more,
-# since ranks wait for each other. Prints a
-# line a program with its seconds and its processor's seconds, the output of those that failed, and in the end why each
-# test was skipped and which failed; appends "passed failed skipped" to the file TALLY, to TALLY.skipped the names of
-# programs that skipped a test, to TALLY.unsteady what was unsteady; times.tsv beside it has each program's seconds. A program that ends without a plan, or that runs
-# into the time limit, counts as a failure. With SECOND_TRY=1 a program that failed runs once more: where it passes
-# then, its tests count as passed, what the first run said is shown, and a line "unsteady: ..." names the test. More
-# than two of those are a failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
+# since ranks wait for each other. Prints a line a program with its seconds and its processor's seconds, the output of
+# those that failed, and in the end why each test was skipped and which failed; appends "passed failed skipped" to the
+# file TALLY, to TALLY.skipped the names of programs that skipped a test, to TALLY.unsteady what was unsteady; times.tsv
+# beside it has each program's seconds. A program that ends without a plan, or that runs into the time limit, counts as
+# a failure. With SECOND_TRY=1 a program that failed runs once more: where it passes then, its tests count as passed,
+# what the first run said is shown, and a line "unsteady: ..." names the test. More than two of those are a failure.
+# Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
 set -u
 tally=$1
 shift

@@ -1,13 +1,14 @@
 #!/bin/bash
-# The meter of the house: how large the rooms are, and how much stands between a reader and the code. Without an option it prints
-# only what exceeds tests/lint/budget, and fails then; --report prints every figure, --write writes them into the budget.
-#   lines ROOM            lines of C, CUDA and tables of a room, and of the tests with their scripts
-#   statics used once     in 1,000 static functions of the product; what a table or a callback names is not counted
-#   exports of one file   in 1,000 exported functions of the product, those that one other file uses
-#   files of 30 lines     of the product, or fewer
-#   longest function, 99th percentile, largest file
-#   comments that HABIT   in 1,000 comments of the product
-#   reached from FUNCTION functions that it may call, directly or not, by name
+# The meter of the house: how large the rooms are, and how much stands between a reader and the code. Without an option
+# it prints only what exceeds tests/lint/budget, and fails then; --report prints every figure, --write writes them into
+# the budget.
+#   lines-ROOM              lines of C, CUDA and tables of a room, and of the tests with their scripts
+#   statics-used-once       in 1,000 static functions of the product; what a table or a callback names does not count
+#   exports-of-one-file     in 1,000 exported functions of the product, those that are used once
+#   files-of-30-lines       files of the product with at most 30 lines
+#   longest-function, function-99th-percentile, largest-file      in lines
+#   comments-that-HABIT     in 1,000 comments of the product
+#   reached-from-FUNCTION   functions that it may call, directly or not, by name
 # A budget's figure may fall. Where it rises, a further line of the same name says why.
 # Usage: tests/lint/house.sh [--report | --write] [TREE]
 set -u

@@ -9,7 +9,7 @@ trap 'rm -rf "$copy"' EXIT
 cd "$root" || exit 1
 find Makefile memory kernels parallel layers models engine tools tests -type f \
     \( -name Makefile -o -name '*.mk' -o -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' \
-    -o -name '*.sh' -o -name '*.py' -o -name '*.awk' \) -print0 | tar --null -cf - -T - | tar -xf - -C "$copy"
+    -o -name '*.sh' -o -name '*.py' -o -name '*.awk' -o -name budget \) -print0 | tar --null -cf - -T - | tar -xf - -C "$copy"
 cd "$copy" || exit 1
 number=0 failed=0
 
@@ -138,6 +138,11 @@ refuses a_span_of_time_beside_other_programs tests/memory/test_dtype.c '/* clock
 refuses a_skip_without_a_reason tests/memory/test_dtype.c '/* skip(); */' "a test that is skipped says why" "tests/lint/lanes.sh $copy"
 refuses a_table_with_a_third_that_no_list_names tests/memory/test_dtype.c '/* cover_take(0, 0, 0, 3); */' "HAS_REST lacks dtype" \
     "tests/lint/lanes.sh $copy"
+
+if said=$("$here/house.sh" "$copy"); then verdict yes the_house_keeps_its_budget; else verdict no "the_house_keeps_its_budget: $said"; fi
+refuses a_room_that_grows memory/bits.c "$(yes '/* more */' | head -n 2000)" "lines-memory is" "$here/house.sh $copy"
+refuses a_budget_that_rises_without_a_word tests/lint/budget 'lines-memory 999999' "lines-memory rises, and no word says why" \
+    "$here/house.sh $copy"
 
 # the limits themselves pass
 body 80 >tests/memory/sample.c

@@ -183,19 +183,6 @@ static tensor *add_losses(recorder *r, const layer_inputs *in, tensor *logits, t
     return record_balance_through(r, "experts/balance", x, &from, in->scalars, &as);
 }
 
-static tensor *balance(recorder *r, const layer_inputs *in, const routed *x, router_pool *routers, tensor *y)
-{
-    if (!r->training || !(in->router_loss > 0 || in->router_z_loss > 0))
-        return y;
-    tensor *load = record_load(r, in, x, places_of(r, in));
-    if (!routers)
-        return add_losses(r, in, x->logits, load, y, x->routing.sigmoid);
-    routers->logits[routers->count++] = x->logits;
-    routers->load = routers->load ? record_add(r, "experts/pool", routers->load, load) : load;
-    recorder_keep(routers->load);
-    return y;
-}
-
 tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x)
 {
     for (int i = 0; i < routers->count; i++)
@@ -225,5 +212,14 @@ tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *i
     r->remade = r->joined = false;
     if (!all.slots)
         sum = record_reduce_scatter(r, "experts/scatter", AXIS_EXPERT, sum);
-    return balance(r, in, &all, routers, record_regroup(r, "experts/back", sum, true));
+    tensor *y = record_regroup(r, "experts/back", sum, true);
+    if (!r->training || !(in->router_loss > 0 || in->router_z_loss > 0))
+        return y;
+    tensor *load = record_load(r, in, &all, places_of(r, in));
+    if (!routers)
+        return add_losses(r, in, all.logits, load, y, all.routing.sigmoid);
+    routers->logits[routers->count++] = all.logits;
+    routers->load = routers->load ? record_add(r, "experts/pool", routers->load, load) : load;
+    recorder_keep(routers->load);
+    return y;
 }

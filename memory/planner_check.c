@@ -39,12 +39,6 @@ static void ranks_open(ranks *set, int64_t count)
     } while (count > 1);
 }
 
-static void ranks_close(ranks *set)
-{
-    for (int l = 0; l < set->levels; l++)
-        free(set->words[l]);
-}
-
 static void ranks_add(ranks *set, int64_t rank)
 {
     for (int l = 0; l < set->levels; l++, rank /= 64)
@@ -112,15 +106,6 @@ static void sweep_open(sweep *s, const planner_block *blocks, int64_t count)
     ranks_open(&s->alive, s->count);
 }
 
-static void sweep_close(sweep *s)
-{
-    ranks_close(&s->alive);
-    free(s->rank);
-    free(s->by_last);
-    free(s->by_first);
-    free(s->by_offset);
-}
-
 /* A live block that shares bytes with block i; -1 if there is none. */
 static int64_t collision(const sweep *s, const planner_block *blocks, int64_t i)
 {
@@ -157,6 +142,11 @@ bool planner_check(const planner_block *blocks, int64_t count, int64_t arena_byt
             *second_bad = i;
         }
     }
-    sweep_close(&s);
+    for (int l = 0; l < s.alive.levels; l++)
+        free(s.alive.words[l]);
+    free(s.rank);
+    free(s.by_last);
+    free(s.by_first);
+    free(s.by_offset);
     return other < 0;
 }

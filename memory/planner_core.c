@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static const int64_t MOST_BYTES = (int64_t)1 << 60;
 
@@ -39,8 +40,8 @@ static void select_blocks(planner_core *core, const planner_block *blocks, int64
 {
     MUST(count >= 0 && count < INT32_MAX / 2, "%lld blocks to plan", (long long)count);
     core->source = must_alloc((unsigned long)count * sizeof *core->source);
-    uint64_t *key = must_alloc((unsigned long)count * sizeof *key);
-    int32_t *spare = must_alloc((unsigned long)count * sizeof *spare);
+    AUTO_FREE uint64_t *key = must_alloc((unsigned long)count * sizeof *key);
+    AUTO_FREE int32_t *spare = must_alloc((unsigned long)count * sizeof *spare);
     for (int32_t i = 0; i < (int32_t)count; i++) {
         const planner_block *b = blocks + i;
         MUST(b->bytes >= 0 && b->bytes <= MOST_BYTES && b->first <= b->last, "block %d: %lld bytes from op %d to op %d",
@@ -50,14 +51,12 @@ static void select_blocks(planner_core *core, const planner_block *blocks, int64
             core->source[core->count++] = i;
     }
     planner_core_sort(core->source, spare, core->count, key);
-    free(spare);
-    free(key);
 }
 
 /* Lifetimes become [index of the first op, index of the last distinct first op not after the last op]. */
 static void compress_time(planner_core *core, const planner_block *blocks)
 {
-    int32_t *moments = must_alloc((unsigned long)core->count * sizeof *moments);
+    AUTO_FREE int32_t *moments = must_alloc((unsigned long)core->count * sizeof *moments);
     for (int32_t i = 0; i < core->count; i++) {
         int32_t op = blocks[core->source[i]].first;
         if (i == 0 || op != moments[core->times - 1])
@@ -75,7 +74,6 @@ static void compress_time(planner_core *core, const planner_block *blocks)
         }
         core->last[i] = low;
     }
-    free(moments);
 }
 
 static void sum_live(planner_core *core)
@@ -134,7 +132,7 @@ void planner_core_contend(planner_core *core)
     if (core->contention)
         return;
     core->contention = must_alloc((unsigned long)core->count * sizeof *core->contention);
-    int64_t *most = must_alloc(2 * (unsigned long)core->times * sizeof *most);
+    AUTO_FREE int64_t *most = must_alloc(2 * (unsigned long)core->times * sizeof *most);
     memcpy(most + core->times, core->live, (size_t)core->times * sizeof *most);
     for (int32_t i = core->times - 1; i >= 1; i--)
         most[i] = most[2 * i] > most[2 * i + 1] ? most[2 * i] : most[2 * i + 1];
@@ -153,7 +151,6 @@ void planner_core_contend(planner_core *core)
         }
         core->contention[b] = highest;
     }
-    free(most);
 }
 
 /* The arena's bytes; INT64_MAX if it reached `limit`. */

@@ -323,19 +323,6 @@ static json_t *scaling_of(json_t *root, const model_shape *s)
     return rope;
 }
 
-/* Everything in one object, or in one for each type of layers: transformers 5's words. */
-static void put_parameters(json_t *root, const model_shape *s)
-{
-    json_t *rope = s->rope_scaling.factor == 0 ? json_pack("{s:s}", "rope_type", "default") : scaling_of(root, s);
-    json_object_set_new(rope, "rope_theta", json_real(s->rope_theta));
-    if (shape_has_key(s->architecture, KEY_PARTIAL))
-        json_object_set_new(rope, "partial_rotary_factor", json_real(share_of(s)));
-    if (has_tables(s))
-        rope = json_pack("{s:o, s:{s:s, s:f}}", "full_attention", rope, "sliding_attention", "rope_type", "default",
-                         "rope_theta", s->rope_local_theta);
-    json_object_set_new(root, "rope_parameters", rope);
-}
-
 /* Transformers 4's words, which 5 reads too, lack two bases of OLMo 3, and no scaling where an absent one is one. */
 static bool has_older_words(const model_shape *s)
 {
@@ -348,7 +335,15 @@ static bool has_older_words(const model_shape *s)
 void huggingface_put_rope(json_t *root, const model_shape *s)
 {
     if (s->rope_parameters || !has_older_words(s)) {
-        put_parameters(root, s);
+        /* Everything in one object, or in one for each type of layers: transformers 5's words. */
+        json_t *rope = s->rope_scaling.factor == 0 ? json_pack("{s:s}", "rope_type", "default") : scaling_of(root, s);
+        json_object_set_new(rope, "rope_theta", json_real(s->rope_theta));
+        if (shape_has_key(s->architecture, KEY_PARTIAL))
+            json_object_set_new(rope, "partial_rotary_factor", json_real(share_of(s)));
+        if (has_tables(s))
+            rope = json_pack("{s:o, s:{s:s, s:f}}", "full_attention", rope, "sliding_attention", "rope_type", "default",
+                             "rope_theta", s->rope_local_theta);
+        json_object_set_new(root, "rope_parameters", rope);
         return;
     }
     json_object_set_new(root, theta_key(s), json_real(s->rope_theta));

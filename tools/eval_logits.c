@@ -20,13 +20,6 @@ static double label_loss(const float *logits, int64_t vocabulary, int32_t label)
     return log(sum) + largest - logits[label];
 }
 
-/* Where token `at` stands in its window, or in its document there; `before`: where the one before it stood. */
-static int64_t position_of(const eval_windows *of, int64_t at, int64_t before)
-{
-    bool begins = at % of->length == 0 || (of->begins && of->begins[at]);
-    return begins ? 0 : before + 1;
-}
-
 /* Every rank decodes; the one that has a writer writes. What cannot be written is known to all at the next row. */
 static status write_rows(double *loss, safetensors_writer *w, generator *g, comm *world, const eval_windows *of,
                          int64_t vocabulary)
@@ -34,7 +27,9 @@ static status write_rows(double *loss, safetensors_writer *w, generator *g, comm
     report_progress bar = report_progress_begin(stderr, "decoding", (double)(of->count - 1), false);
     status s = STATUS_OK;
     for (int64_t i = 0, position = -1; i + 1 < of->count && s == STATUS_OK; i++) {
-        position = position_of(of, i, position);
+        /* Where token `at` stands in its window, or in its document there; `before`: where the one before it stood. */
+        bool begins = i % of->length == 0 || (of->begins && of->begins[i]);
+        position = begins ? 0 : position + 1;
         generator_step(g, &of->ids[i], position);
         const float *row = generator_logits(g, 0);
         *loss += label_loss(row, vocabulary, of->ids[i + 1]);

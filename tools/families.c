@@ -77,31 +77,11 @@ static bool is_taken(const json_t *root, const char *kind)
     return !refused;
 }
 
-static void print_rotation(FILE *out, const json_t *root)
-{
-    fputs("\nScaling of rotary frequencies (`rope_type`): default", out);
-    for (int k = 0; shape_rope_words[k]; k++)
-        if (is_taken(root, shape_rope_words[k]))
-            fprintf(out, ", %s", shape_rope_words[k]);
-    fputs("; any other is refused.\n", out);
-}
-
 /* The sentence without what is so elsewhere. */
 static void print_meaning(FILE *out, const char *before, const char *meaning)
 {
     const char *end = strstr(meaning, "; else ");
     fprintf(out, "- %s%.*s\n", before, end ? (int)(end - meaning) : (int)strlen(meaning), meaning);
-}
-
-/* "`model.a`, `model.b`" of "model.a, model.b" */
-static void print_quoted(FILE *out, const char *names)
-{
-    for (const char *at = names; *at;) {
-        size_t length = strcspn(at, ",");
-        fprintf(out, "%s`%.*s`", at == names ? "" : ", ", (int)length, at);
-        at += length;
-        at += strspn(at, ", ");
-    }
 }
 
 /* A row of the table, the caller's. */
@@ -114,7 +94,13 @@ static char *describe_key(shape_architecture a, const json_t *root, const char *
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
     fprintf(out, "| `%s` | ", key);
-    print_quoted(out, m.becomes);
+    /* "`model.a`, `model.b`" of "model.a, model.b" */
+    for (const char *at = m.becomes; *at;) {
+        size_t length = strcspn(at, ",");
+        fprintf(out, "%s`%.*s`", at == m.becomes ? "" : ", ", (int)length, at);
+        at += length;
+        at += strspn(at, ", ");
+    }
     const char *needed = is_optional(NULL, root, key) ? "" : "required";
     fprintf(out, " | %s%s%s", needed, *needed && *m.meaning ? "; " : "", m.meaning);
     if (m.role == HUGGINGFACE_DEMANDED)
@@ -169,36 +155,30 @@ static void print_rows(FILE *out, json_t *rows, const json_t *but)
     free(names);
 }
 
-static void print_presets(FILE *out, shape_architecture a)
+static void print_architecture(FILE *out, shape_architecture a)
 {
+    const shape_traits *row = shape_traits_of(a);
+    fprintf(out, "\n## %s\n\n%s, or %s.", row->name, row->causal, row->bare);
     int count = 0;
     for (int i = 0; i < presets_count(); i++)
         if (presets_at(i)->shape.architecture == a)
             fprintf(out, "%s%s", count++ ? ", " : " Presets: ", presets_at(i)->name);
     if (count)
         fputs(".", out);
-}
-
-static void print_traits(FILE *out, const shape_traits *row)
-{
+    fputs("\n\n", out);
     for (int i = 0; i < TRAIT_COUNT; i++)
         if (row->traits & UINT64_C(1) << i)
             print_meaning(out, "", traits[i]);
     for (int i = 0; i < KEY_COUNT; i++)
         if (row->keys & UINT64_C(1) << i)
             print_meaning(out, "config.json: ", keys[i]);
-}
-
-static void print_architecture(FILE *out, shape_architecture a)
-{
-    const shape_traits *row = shape_traits_of(a);
-    fprintf(out, "\n## %s\n\n%s, or %s.", row->name, row->causal, row->bare);
-    print_presets(out, a);
-    fputs("\n\n", out);
-    print_traits(out, row);
     if (row->traits & UINT64_C(1) << TRAIT_ROTARY) {
         json_auto_t *root = specimen(a);
-        print_rotation(out, root);
+        fputs("\nScaling of rotary frequencies (`rope_type`): default", out);
+        for (int k = 0; shape_rope_words[k]; k++)
+            if (is_taken(root, shape_rope_words[k]))
+                fprintf(out, ", %s", shape_rope_words[k]);
+        fputs("; any other is refused.\n", out);
     }
 }
 

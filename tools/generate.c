@@ -6,6 +6,7 @@
 #include "engine/infer/generator.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/options.h"
 #include "tools/tools.h"
 
@@ -178,7 +179,7 @@ static void generate(const job *j, generator *g, int first, int count, bool stre
                                      .top_k = j->set->top_k,
                                      .top_p = j->set->top_p,
                                      .seed = (uint64_t)j->set->seed};
-    int32_t *tokens = must_calloc((unsigned long)j->set->batch, sizeof *tokens);
+    AUTO_FREE int32_t *tokens = must_calloc((unsigned long)j->set->batch, sizeof *tokens);
     bool going = j->set->tokens > 0;
     for (int64_t p = 0; p < positions - 1 && going; p++) {
         for (int i = 0; i < count; i++)
@@ -197,7 +198,6 @@ static void generate(const job *j, generator *g, int first, int count, bool stre
         if (streaming)
             stream_out(j, &texts[i], texts[i].out.length);
     }
-    free(tokens);
 }
 
 static void print_text(const job *j, const text *t)

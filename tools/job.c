@@ -52,15 +52,6 @@ static status guard_open(guard *g)
     return STATUS_OK;
 }
 
-static void guard_close(guard *g)
-{
-    fault_install(NULL, NULL);
-    log_set_last_words(NULL, NULL);
-    log_set_where(NULL, NULL);
-    watchdog_close(g->watchdog);
-    incident_log_close(g->incidents);
-}
-
 /* Does an override set this key, or a key of the section that holds it? */
 static bool says(const options_said *said, const char *key)
 {
@@ -218,7 +209,11 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
         config_free(&c);
     watchdog_leave(g.watchdog);
     comm_close(world);
-    guard_close(&g);
+    fault_install(NULL, NULL);
+    log_set_last_words(NULL, NULL);
+    log_set_where(NULL, NULL);
+    watchdog_close(g.watchdog);
+    incident_log_close(g.incidents);
     outlet_close(OUTLET_CLOSE_SECONDS);
     return code;
 }

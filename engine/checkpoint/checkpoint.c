@@ -165,9 +165,8 @@ static status descriptor_of(int *out, checkpoint *c, int index)
                 c->descriptors[c->oldest] = -1;
                 c->open--;
             }
-        char *path = must_format("%s/%s", c->folder, file->name);
+        AUTO_FREE char *path = must_format("%s/%s", c->folder, file->name);
         status s = open_file(&c->descriptors[index], path, file->bytes);
-        free(path);
         TRY(s);
         c->open++;
     }
@@ -206,11 +205,10 @@ status checkpoint_open(checkpoint **out, const char *path)
         bool held = s == STATUS_OK && (strcmp(folder, path) == 0 || hold_files(c) == STATUS_OK);
         if (held || !folder)
             break;
-        char *message = must_strdup(status_message());
+        AUTO_FREE char *message = must_strdup(status_message());
         bool again = has_moved_on(path, folder); /* its run goes on, and has removed the one before */
         if (s != STATUS_OK)
             (void)status_fail(s, "%s", message);
-        free(message);
         if (!again) /* what is wrong with a file, its reader says */
             break;
         if (s == STATUS_OK)

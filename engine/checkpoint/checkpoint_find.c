@@ -65,12 +65,12 @@ static status resolve_latest(char **out, const char *folder)
 {
     AUTO_FREE char *name = NULL;
     TRY(read_latest(&name, folder));
-    status s = name ? whole_folder(out, folder, name) : STATUS_OK;
-    if (s == STATUS_OK && (!name || !*out))
-        s = status_fail(STATUS_FAILED,
-                        "%s/latest names %s, but %s/%s/manifest.json does not exist: name another checkpoint", folder,
-                        name ? name : "nothing", folder, name ? name : "");
-    return s;
+    TRY(name ? whole_folder(out, folder, name) : STATUS_OK);
+    if (!name || !*out)
+        return status_fail(STATUS_FAILED,
+                           "%s/latest names %s, but %s/%s/manifest.json does not exist: name another checkpoint",
+                           folder, name ? name : "nothing", folder, name ? name : "");
+    return STATUS_OK;
 }
 
 status checkpoint_resolve(char **out, const char *path)
@@ -259,9 +259,8 @@ static status remove_leftovers(const char *folder, int64_t last)
         int64_t step = is_one ? step_of(all.name[i] + strlen(temporary)) : -1;
         if (step < 0 || step >= last)
             continue;
-        char *path = must_format("%s/%s", folder, all.name[i]);
+        AUTO_FREE char *path = must_format("%s/%s", folder, all.name[i]);
         s = atomic_remove(path);
-        free(path);
     }
     reading_names_free(&all);
     return s;

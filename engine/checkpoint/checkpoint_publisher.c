@@ -67,15 +67,6 @@ void checkpoint_clean(const char *folder, const char *name)
 
 /* ---- publishing ---- */
 
-static void close_fragments(checkpoint_publisher *p)
-{
-    for (int i = 0; i < p->ranks; i++) {
-        fragment_close(&p->fragments[i]);
-        free(p->paths[i]);
-        p->paths[i] = NULL;
-    }
-}
-
 /* What a file is to hold: the manifest, or the line of `latest`. */
 typedef struct content {
     checkpoint_publisher *p;
@@ -122,7 +113,11 @@ static status write_manifest(checkpoint_publisher *p, const char *temporary, con
         }
         if (s == STATUS_OK)
             s = try_file(&error, path, &(content){p, meta, path, NULL});
-        close_fragments(p);
+        for (int i = 0; i < p->ranks; i++) {
+            fragment_close(&p->fragments[i]);
+            free(p->paths[i]);
+            p->paths[i] = NULL;
+        }
     } while (s != STATUS_OK && retry_again(&r, error, path));
     return s;
 }

@@ -81,7 +81,7 @@ static void add_file(checkpoint_writer *w, const checkpoint_piece *const *pieces
     MUST(strspn(section, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == strlen(section),
          "section \"%s\"", section);
     section_file *f = &w->files[w->file_count];
-    safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
+    AUTO_FREE safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
     for (int i = 0; i < count; i++) {
         const rectangle *r = &pieces[i]->of;
         tensors[i] = (safetensors_tensor){.name = stored_name(r), .type = pieces[i]->at.type, .dims = r->dims};
@@ -107,7 +107,6 @@ static void add_file(checkpoint_writer *w, const checkpoint_piece *const *pieces
     }
     for (int i = 0; i < count; i++)
         free((void *)(uintptr_t)tensors[i].name);
-    free(tensors);
     w->file_count++;
 }
 

@@ -34,12 +34,11 @@ status manifest_text_head(direct *out, int ranks, const char *run, json_t *meta)
     TRY(direct_print(out, "{\"format\":\"" MANIFEST_FORMAT "\",\"version\":%d,\"ranks\":%d,", MANIFEST_VERSION, ranks));
     TRY(*run ? direct_print(out, "\"run\":\"%s\",\n", run) : direct_print(out, "\n"));
     if (meta) {
-        char *text = json_dumps(meta, JSON_COMPACT | JSON_REAL_PRECISION(17));
+        AUTO_FREE char *text = json_dumps(meta, JSON_COMPACT | JSON_REAL_PRECISION(17));
         MUST(text, "a text that is not UTF-8, or out of host memory");
         status s = direct_print(out, "\"meta\":");
         if (s == STATUS_OK)
             s = direct_write(out, text, (int64_t)strlen(text), NULL);
-        free(text);
         TRY(s);
         TRY(direct_print(out, ",\n"));
     }
@@ -105,10 +104,9 @@ status manifest_write(const manifest *m, const char *path)
         if (s == STATUS_OK)
             s = atomic_rename(temporary, path);
         if (s != STATUS_OK) {
-            char *message = must_strdup(status_message());
+            AUTO_FREE char *message = must_strdup(status_message());
             (void)atomic_remove(temporary);
             (void)status_fail(s, "%s", message);
-            free(message);
         }
     }
     return s;

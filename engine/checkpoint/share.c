@@ -146,12 +146,11 @@ status share_seal(const char *folder, const fragment_owner *owner, const uint8_t
     status s = visit_all(folder, owner, seal_file, &c);
     if (s == STATUS_OK) {
         siphash_text(checksum, secret, c.text, (int64_t)strlen(c.text));
-        char *whole = must_format("%send %s\n", c.text, checksum);
+        AUTO_FREE char *whole = must_format("%send %s\n", c.text, checksum);
         direct out;
         s = direct_open(&out, path, buffer, CHECKPOINT_WRITER_BUFFER);
         if (s == STATUS_OK)
             s = direct_close(&out, direct_write(&out, whole, (int64_t)strlen(whole), NULL));
-        free(whole);
     }
     free(path);
     free(name);
@@ -186,9 +185,8 @@ static status read_seal(copying *c, const fragment_owner *owner)
         int64_t body = bytes - (int64_t)strlen("end \n") - (SIPHASH_TEXT - 1);
         bool good = c->seal && body > 0 && !strncmp(c->seal, head, strlen(head));
         siphash_text(checksum, c->from->secret, c->seal, good ? body : 0);
-        char *end = must_format("end %s\n", checksum);
+        AUTO_FREE char *end = must_format("end %s\n", checksum);
         good = good && !strcmp(c->seal + body, end);
-        free(end);
         if (!good)
             s = find_damaged(c, name);
     }

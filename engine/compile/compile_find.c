@@ -247,21 +247,6 @@ static status find_room(double *room, find *f, const schedule *s)
     return STATUS_OK;
 }
 
-/* Found for messages that take as long as they do, and for such that take no time: a link carries one at a time, which
- * the search does not know of, and where links are the slowest, going far ahead of them is no help. Both are played. */
-static status try_found(schedule *out, double *seconds, find *f, double room)
-{
-    const double hops[] = {f->hop, 0};
-    for (unsigned i = 0; i < sizeof hops / sizeof *hops; i++) {
-        RELEASED_BY(schedule_free) schedule found = {0};
-        bool fits;
-        TRY(search_within(&fits, &found, f, hops[i], room));
-        if (fits)
-            TRY(keep_better(out, seconds, f, &found));
-    }
-    return STATUS_OK;
-}
-
 /* `out` is 1F1B and stays so unless something shorter fits. */
 static status improve(schedule *out, find *f)
 {
@@ -274,7 +259,17 @@ static status improve(schedule *out, find *f)
         TRY(measure(f, true));
     TRY(measure_seconds(&seconds, f, out));
     TRY(try_named(out, &seconds, f, room));
-    return try_found(out, &seconds, f, room);
+    /* Found for messages that take as long as they do, and for such that take no time: a link carries one at a time, which
+     * the search does not know of, and where links are the slowest, going far ahead of them is no help. Both are played. */
+    const double hops[] = {f->hop, 0};
+    for (unsigned i = 0; i < sizeof hops / sizeof *hops; i++) {
+        RELEASED_BY(schedule_free) schedule found = {0};
+        bool fits;
+        TRY(search_within(&fits, &found, f, hops[i], room));
+        if (fits)
+            TRY(keep_better(out, &seconds, f, &found));
+    }
+    return STATUS_OK;
 }
 
 const char *compile_find_prices(const compile_options *o)

@@ -44,17 +44,6 @@ static status check_mirror(const config *c)
                       "from AWS's environment variables and files (phalanx help recovery)");
 }
 
-static status check_upcycle(const config *c)
-{
-    if (c->model.upcycle && !c->model.from)
-        return status_fail(STATUS_USAGE,
-                           "model.upcycle copies the mlp of a dense model: name its folder in model.from");
-    if (c->model.upcycle && c->model.shape.experts == 0)
-        return status_fail(STATUS_USAGE, "model.upcycle makes experts of a dense model's mlp, but model.experts is 0: "
-                                         "say how many, or leave model.upcycle out");
-    return STATUS_OK;
-}
-
 static status check_training(const config *c)
 {
     if (c->train.sequence > c->model.shape.max_sequence)
@@ -97,16 +86,6 @@ static status check_rate(const config *c)
     return STATUS_OK;
 }
 
-/* A weight is its own master where the master is of its type. */
-static status check_master(const config *c)
-{
-    if (!precision_keeps(c->train.precision, precision_compute(c->optimizer.master)))
-        return status_fail(STATUS_USAGE, "optimizer.master %s needs train.precision %s, not %s: change one",
-                           precision_words[c->optimizer.master], precision_words[c->optimizer.master],
-                           precision_words[c->train.precision]);
-    return STATUS_OK;
-}
-
 /* QK-clip scales weights after Muon's update; where that leaves scores as they are, or has been seen to already, it is
  * refused. */
 static status check_qk_clip(const config *c)
@@ -131,16 +110,6 @@ static status check_qk_clip(const config *c)
                            c->optimizer.qk_clip);
     return why ? status_fail(STATUS_USAGE, "optimizer.qk_clip %g: %s; leave it out", c->optimizer.qk_clip, why)
                : STATUS_OK;
-}
-
-/* What the exit statuses 1 and 2 say, and a launcher's above 125, is something else. */
-static status check_stopped(const config *c)
-{
-    if (c->run.exit_when_stopped == STATUS_FAILED || c->run.exit_when_stopped == STATUS_USAGE)
-        return status_fail(STATUS_USAGE,
-                           "run.exit_when_stopped %d is the exit status of a failure: choose 0, or 3 to 125",
-                           c->run.exit_when_stopped);
-    return STATUS_OK;
 }
 
 /* An address is in config.yaml, in logs and in the list of processes: it holds no secret. */
@@ -207,18 +176,6 @@ static status check_robust(const config *c)
                : STATUS_OK;
 }
 
-/* Whole merges that all islands make alike. */
-static status check_undo(const config *c)
-{
-    if (c->outer.undo && (c->outer.topology != CONFIG_OUTER_ALL || c->outer.fragments > 1))
-        return status_fail(STATUS_USAGE, "outer.undo undoes whole merges of all islands: it needs outer.topology all, "
-                                         "and no outer.fragments");
-    if (c->outer.undo && c->run.spike.zscore <= 0)
-        return status_fail(STATUS_USAGE,
-                           "outer.undo needs run.spike.zscore: what is a jump of the loss? (6 is a good start)");
-    return STATUS_OK;
-}
-
 static status check_outer(const config *c)
 {
     int each = c->outer.every / c->outer.fragments;
@@ -237,7 +194,13 @@ static status check_outer(const config *c)
                            c->outer.slots);
     TRY(check_privacy(c));
     TRY(check_robust(c));
-    TRY(check_undo(c));
+    /* Whole merges that all islands make alike. */
+    if (c->outer.undo && (c->outer.topology != CONFIG_OUTER_ALL || c->outer.fragments > 1))
+        return status_fail(STATUS_USAGE, "outer.undo undoes whole merges of all islands: it needs outer.topology all, "
+                                         "and no outer.fragments");
+    if (c->outer.undo && c->run.spike.zscore <= 0)
+        return status_fail(STATUS_USAGE,
+                           "outer.undo needs run.spike.zscore: what is a jump of the loss? (6 is a good start)");
     if (c->outer.topology == CONFIG_OUTER_SERVER && c->outer.fragments > 1)
         return status_fail(STATUS_USAGE,
                            "outer.topology server merges whole models, whose age it knows: leave out outer.fragments");
@@ -259,15 +222,28 @@ static status check_outer(const config *c)
 
 status config_check(const config *c)
 {
-    TRY(check_upcycle(c));
+    if (c->model.upcycle && !c->model.from)
+        return status_fail(STATUS_USAGE,
+                           "model.upcycle copies the mlp of a dense model: name its folder in model.from");
+    if (c->model.upcycle && c->model.shape.experts == 0)
+        return status_fail(STATUS_USAGE, "model.upcycle makes experts of a dense model's mlp, but model.experts is 0: "
+                                         "say how many, or leave model.upcycle out");
     TRY(check_mirror(c));
     TRY(check_named(c));
     TRY(check_training(c));
     TRY(batch_ramp_check(c));
     TRY(check_rate(c));
-    TRY(check_master(c));
+    /* A weight is its own master where the master is of its type. */
+    if (!precision_keeps(c->train.precision, precision_compute(c->optimizer.master)))
+        return status_fail(STATUS_USAGE, "optimizer.master %s needs train.precision %s, not %s: change one",
+                           precision_words[c->optimizer.master], precision_words[c->optimizer.master],
+                           precision_words[c->train.precision]);
     TRY(check_qk_clip(c));
-    TRY(check_stopped(c));
+    /* What the exit statuses 1 and 2 say, and a launcher's above 125, is something else. */
+    if (c->run.exit_when_stopped == STATUS_FAILED || c->run.exit_when_stopped == STATUS_USAGE)
+        return status_fail(STATUS_USAGE,
+                           "run.exit_when_stopped %d is the exit status of a failure: choose 0, or 3 to 125",
+                           c->run.exit_when_stopped);
     TRY(check_mlflow(c));
     TRY(check_outer(c));
     TRY(config_check_layout(c));

@@ -25,11 +25,6 @@ static size_t byte_of(const editor *e, size_t index)
     return (size_t)(at - e->text);
 }
 
-static size_t begin_of(const editor *e, const yaml_node_t *n)
-{
-    return byte_of(e, n->start_mark.index);
-}
-
 static bool is_block(const yaml_node_t *n)
 {
     return (n->type == YAML_MAPPING_NODE && n->data.mapping.style != YAML_FLOW_MAPPING_STYLE) ||
@@ -101,7 +96,7 @@ static char *append_pair(editor *e, yaml_node_t *map, const char *path, const ch
 /* Behind the colon of a key whose value is a block or nothing; else in the value's place. */
 static char *replace_value(editor *e, const yaml_node_t *key, yaml_node_t *value, const char *by)
 {
-    size_t begin = begin_of(e, value), end = end_of(e, value), colon = byte_of(e, key->end_mark.index);
+    size_t begin = byte_of(e, value->start_mark.index), end = end_of(e, value), colon = byte_of(e, key->end_mark.index);
     if (!is_block(value) && end > begin)
         return splice(e, begin, end, by);
     colon += strcspn(e->text + colon, ":") + 1;
@@ -135,11 +130,8 @@ static char *edit(editor *e, const char *path, const char *value)
             return replace_value(e, key, below, value);
         path += length + 1;
         if (config_value_is_null(below)) {
-            char *pair = nest(path, value), *braces = must_format("{%s}", pair);
-            char *out = replace_value(e, key, below, braces);
-            free(braces);
-            free(pair);
-            return out;
+            AUTO_FREE char *pair = nest(path, value), *braces = must_format("{%s}", pair);
+            return replace_value(e, key, below, braces);
         }
         map = below;
     }

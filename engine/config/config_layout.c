@@ -70,23 +70,6 @@ status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], i
 
 /* ---- and of what else is configured ---- */
 
-static status check_balance(const config *c)
-{
-    if (c->parallel.balance == CONFIG_BALANCE_DOCUMENTS && !c->data.document_mask)
-        return status_fail(STATUS_USAGE, "parallel.context_balance documents is for samples of masked documents: set "
-                                         "data.document_mask true, or leave it at halves, which have equal work");
-    return STATUS_OK;
-}
-
-static status check_gather(const config *c)
-{
-    if (c->parallel.context_gather == CONFIG_GATHER_LATENT && c->model.shape.kv_lora_rank == 0)
-        return status_fail(STATUS_USAGE,
-                           "parallel.context_gather latent is for models with model.kv_lora_rank: the others have no "
-                           "latents; use keys, or leave it at auto");
-    return STATUS_OK;
-}
-
 static status check_compress(const config *c)
 {
     if (c->parallel.compress && storage_shares(c->parallel.zero, CLASS_GRADIENT))
@@ -131,16 +114,6 @@ static status check_expert(const config *c)
                            "parallel.sequence false with parallel.tensor %d would compute each token's experts on all "
                            "tensor ranks: set it true",
                            across);
-    return STATUS_OK;
-}
-
-static status check_pool(const config *c)
-{
-    if (c->model.router_over == LAYER_BALANCE_POOLED && c->parallel.size[GRID_PIPELINE] > 1)
-        return status_fail(STATUS_USAGE,
-                           "model.router_loss_over pooled is over all layers, and parallel.pipeline %d "
-                           "divides them: use sequence or layer",
-                           c->parallel.size[GRID_PIPELINE]);
     return STATUS_OK;
 }
 
@@ -210,12 +183,21 @@ static status check_data(const config *c, int data, int64_t together)
 status config_check_layout(const config *c)
 {
     TRY(config_check_sizes(&c->model.shape, c->parallel.size, config_virtual_stages(&c->parallel), c->train.sequence));
-    TRY(check_balance(c));
-    TRY(check_gather(c));
+    if (c->parallel.balance == CONFIG_BALANCE_DOCUMENTS && !c->data.document_mask)
+        return status_fail(STATUS_USAGE, "parallel.context_balance documents is for samples of masked documents: set "
+                                         "data.document_mask true, or leave it at halves, which have equal work");
+    if (c->parallel.context_gather == CONFIG_GATHER_LATENT && c->model.shape.kv_lora_rank == 0)
+        return status_fail(STATUS_USAGE,
+                           "parallel.context_gather latent is for models with model.kv_lora_rank: the others have no "
+                           "latents; use keys, or leave it at auto");
     TRY(check_compress(c));
     TRY(check_pipeline(c));
     TRY(check_expert(c));
-    TRY(check_pool(c));
+    if (c->model.router_over == LAYER_BALANCE_POOLED && c->parallel.size[GRID_PIPELINE] > 1)
+        return status_fail(STATUS_USAGE,
+                           "model.router_loss_over pooled is over all layers, and parallel.pipeline %d "
+                           "divides them: use sequence or layer",
+                           c->parallel.size[GRID_PIPELINE]);
     TRY(check_mtp(c));
     const int data = c->parallel.size[GRID_DATA];
     return data ? check_data(c, data, (int64_t)c->train.micro_batch * data) : STATUS_OK;

@@ -76,13 +76,12 @@ static status append_variable(FILE *out, const reader *r, const char *name, cons
                            "${%s is no variable of the environment: write ${NAME}, or $${ for these "
                            "characters themselves",
                            quoted);
-    char *variable = must_format("%.*s", length, name);
+    AUTO_FREE char *variable = must_format("%.*s", length, name);
     const char *value = getenv(variable);
     status s = value && *value ? STATUS_OK
                                : status_fail(STATUS_USAGE, "${%s} is %s in the environment: export it first", variable,
                                              value ? "empty" : "not set");
     fputs(value ? value : "", out);
-    free(variable);
     *after = name + length + 1;
     return s;
 }

@@ -94,7 +94,7 @@ status config_compare_for_resume(const config *saved, const config *now, bool ne
         const config_row *row = config_table_row(i);
         if (row->resume == CONFIG_SILENT)
             continue;
-        char *before = config_value_text(saved, row), *after = config_value_text(now, row);
+        AUTO_FREE char *before = config_value_text(saved, row), *after = config_value_text(now, row);
         if (strcmp(before, after) != 0) {
             bool of_a_stage = row->resume == CONFIG_STAGE;
             stage |= of_a_stage;
@@ -103,8 +103,6 @@ status config_compare_for_resume(const config *saved, const config *now, bool ne
             else if (changed)
                 changed(context, row->key, before, after);
         }
-        free(before);
-        free(after);
     }
     MUST(fclose(out) == 0, "out of host memory");
     status s = STATUS_OK;

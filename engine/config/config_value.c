@@ -12,18 +12,14 @@
 #include "engine/config/scalar.h"
 #include "models/presets.h"
 
-/* "http://USER:PASSWORD@HOST" without what stands before the last @: a fresh string. */
-static char *strike_secret(const char *text)
-{
-    const char *begin = strstr(text, "://"), *end = strrchr(text, '@');
-    return begin && end && end > begin ? must_format("%.*s***%s", (int)(begin + 3 - text), text, end)
-                                       : must_strdup(text);
-}
-
 void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *original)
 {
     int n = 0;
-    AUTO_FREE char *text = strike_secret(original);
+    /* "http://USER:PASSWORD@HOST" without what stands before the last @: a fresh string. */
+    const char *begin = strstr(original, "://"), *end = strrchr(original, '@');
+    AUTO_FREE char *text = begin && end && end > begin
+                               ? must_format("%.*s***%s", (int)(begin + 3 - original), original, end)
+                               : must_strdup(original);
     for (; text[n] && n < CONFIG_VALUE_QUOTE - 1; n++)
         out[n] = iscntrl((unsigned char)text[n]) ? '?' : text[n];
     out[n] = 0;

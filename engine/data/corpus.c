@@ -99,15 +99,6 @@ static void read_all(void *argument)
     }
 }
 
-/* The record holds no text, as documents_text() has said. */
-static void reject_record(batch *s, int number)
-{
-    const char *why = status_message();
-    buffer_append(&s->rejects, why, (int64_t)strlen(why));
-    buffer_append(&s->rejects, "\n", 1);
-    s->ends[number] = s->ids.count;
-}
-
 static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch, buffer *text_scratch)
 {
     int32_t end = tokenizer_end_of_document(l->tokenizer);
@@ -121,7 +112,11 @@ static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch,
             s->bad++;
             if (!l->settings->reject)
                 return found;
-            reject_record(s, i);
+            /* The record holds no text, as documents_text() has said. */
+            const char *why = status_message();
+            buffer_append(&s->rejects, why, (int64_t)strlen(why));
+            buffer_append(&s->rejects, "\n", 1);
+            s->ends[i] = s->ids.count;
             continue;
         }
         TRY(tokenizer_encode(l->tokenizer, scratch, &s->ids, text, length, l->settings->flags));

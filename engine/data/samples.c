@@ -217,20 +217,6 @@ static void pass_on(const samples *s)
     }
 }
 
-/* Sample `index` is read now: what comes before it, and was not passed on, is not needed any more. */
-static void meet_sample(const samples *s, int64_t index)
-{
-    ahead *a = s->ahead;
-    for (int i = 0; a && i < a->count; i++)
-        if (index >= a->run[i].at && index < a->run[i].end) {
-            drop_runs(a, i);
-            a->run[0].at = index + 1;
-            break;
-        }
-    if (a)
-        pass_on(s);
-}
-
 bool samples_expect(samples *s, int64_t first, int64_t count)
 {
     ahead *a = s->ahead;
@@ -336,7 +322,16 @@ status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_
     int32_t *second = into[INPUT_second_targets];
     int64_t first;
     const source *from = find_sample(&first, s, index);
-    meet_sample(s, index);
+    /* Sample `index` is read now: what comes before it, and was not passed on, is not needed any more. */
+    ahead *a = s->ahead;
+    for (int i = 0; a && i < a->count; i++)
+        if (index >= a->run[i].at && index < a->run[i].end) {
+            drop_runs(a, i);
+            a->run[0].at = index + 1;
+            break;
+        }
+    if (a)
+        pass_on(s);
     TRY(read_ids(s, left_out, into[INPUT_tokens], into[INPUT_targets], from, first));
     if (document_start)
         mark_documents(s, from->data, positions, document_start, first);

@@ -124,7 +124,7 @@ status stored_indexed(indexed **out, stored_set **set, stored *r, const char *pr
     made->in_order = r->in_order;
     made->next = r->sets;
     r->sets = made;
-    char *idx = must_format("%s.idx", prefix), *bin = must_format("%s.bin", prefix);
+    AUTO_FREE char *idx = must_format("%s.idx", prefix), *bin = must_format("%s.bin", prefix);
     status s = blocks_whole(&made->idx, r->blocks, idx);
     if (s == STATUS_OK)
         s = find_bin(&made->bin, r, bin, scattered);
@@ -133,8 +133,6 @@ status stored_indexed(indexed **out, stored_set **set, stored *r, const char *pr
             .read = read_bin, .context = made, .bytes = blocks_bytes(made->bin), .version = blocks_version(made->bin)};
         s = indexed_parse_source(out, made->idx.data, made->idx.bytes, &source, prefix);
     }
-    free(idx);
-    free(bin);
     *set = made;
     return s;
 }

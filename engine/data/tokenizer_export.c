@@ -48,13 +48,12 @@ static status put_json(const char *folder, const char *name, const json_t *value
  * ours to judge. */
 static json_t *read_json(const char *folder, const char *name)
 {
-    char *path = must_format("%s/%s", folder, name);
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
     mapping file = {0};
     json_t *value = NULL;
     if (atomic_exists(path) && mapping_open(&file, path) == STATUS_OK)
         value = json_loadb((const char *)file.data, (size_t)file.bytes, 0, NULL);
     mapping_close(&file);
-    free(path);
     if (json_is_object(value))
         return value;
     json_decref(value);

@@ -8,6 +8,7 @@
 #include "engine/system/crc32c.h"
 #include "engine/system/mapping.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define HEADER_LIMIT 100000000 /* the reference reader's own */
 
@@ -280,7 +281,7 @@ void safetensors_layout_make(safetensors_layout *out, const safetensors_tensor *
     for (int i = 0; i < count; i++)
         w->order[i] = i;
     qsort_r(w->order, (size_t)count, sizeof *w->order, compare_reference, (void *)(uintptr_t)tensors);
-    char *text = make_header(w, tensors, metadata);
+    AUTO_FREE char *text = make_header(w, tensors, metadata);
     size_t length = strlen(text);
     uint64_t padded = (length + 7) / 8 * 8;
     w->header_bytes = 8 + (int64_t)padded;
@@ -288,7 +289,6 @@ void safetensors_layout_make(safetensors_layout *out, const safetensors_tensor *
     memcpy(w->header, &padded, sizeof padded);
     memset(w->header + 8, ' ', padded);
     memcpy(w->header + 8, text, length);
-    free(text);
     for (int i = 0; i < count; i++)
         w->offsets[i] += w->header_bytes;
     w->end += w->header_bytes;

@@ -8,6 +8,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/mapping.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 struct sharded {
     int files, count;
@@ -95,9 +96,8 @@ static status open_files(sharded *s, json_t *opened, const json_t *map, const ch
                                path);
         if (json_object_get(opened, name))
             continue;
-        char *file = must_format("%s/%s", folder, name);
+        AUTO_FREE char *file = must_format("%s/%s", folder, name);
         status result = safetensors_open(&s->file[s->files], file);
-        free(file);
         TRY(result);
         json_object_set_new(opened, name, json_integer(s->files++));
     }

@@ -227,16 +227,6 @@ static int64_t result_at(const verify *v, int k)
     return v->compiled->sums + (1 + v->count + k) * SUM_BYTES;
 }
 
-static void check_results(verify *v, const op *o, int i)
-{
-    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
-        device_rows rows = repeat_rows(o->out[k]);
-        if (rows.rows > 0)
-            check_rows(v, result_at(v, k), &rows, AN_OP + (uint64_t)i);
-        count_bytes(v, rows.rows * rows.bytes);
-    }
-}
-
 /* ---- observing --------------------------------------------------------------------------------------------------- */
 
 static void took(verify *v, bool busy, double began)
@@ -282,7 +272,12 @@ static bool again(void *context, const compiled_program *p, int i)
         return false;
     if (v->repeating) {
         v->repeating = false;
-        check_results(v, o, i);
+        for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+            device_rows rows = repeat_rows(o->out[k]);
+            if (rows.rows > 0)
+                check_rows(v, result_at(v, k), &rows, AN_OP + (uint64_t)i);
+            count_bytes(v, rows.rows * rows.bytes);
+        }
         v->seconds += v->bandwidth == 0 ? clock_seconds() : 0; /* less the beginning, below */
         return false;
     }

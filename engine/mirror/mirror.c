@@ -36,20 +36,6 @@ struct mirror {
 
 /* ---- what is said ------------------------------------------------------------------------------------------------ */
 
-/* One warning until it is well again. Under the lock. */
-static void note_failure(mirror *m, const char *why, bool for_good)
-{
-    bool first = !m->facts.failing;
-    m->facts.failing = true;
-    snprintf(m->facts.why, sizeof m->facts.why, "%s", why);
-    if (for_good) {
-        m->facts.ended = true;
-        log_warn("checkpoint.mirror: %s: nothing is mirrored any more; training goes on", why);
-    } else if (first) {
-        log_warn("checkpoint.mirror: %s; training goes on, and it is tried again with the newest checkpoint", why);
-    }
-}
-
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 /* A start that began while the store could not be asked asks now. */
@@ -106,7 +92,17 @@ static void conclude(mirror *m, status result, bool for_good, double *pause)
         m->facts.step = mirror_prefix_step(m->present);
         m->facts.uploaded++;
     } else if (!atomic_load(&m->worker.stop)) {
-        note_failure(m, words, for_good);
+        /* One warning until it is well again. Under the lock. */
+        bool first = !m->facts.failing;
+        m->facts.failing = true;
+        snprintf(m->facts.why, sizeof m->facts.why, "%s", words);
+        if (for_good) {
+            m->facts.ended = true;
+            log_warn("checkpoint.mirror: %s: nothing is mirrored any more; training goes on", words);
+        } else if (first) {
+            log_warn("checkpoint.mirror: %s; training goes on, and it is tried again with the newest checkpoint",
+                     words);
+        }
         if (!*m->next) { /* what has failed is tried again, if no newer one has come */
             memcpy(m->next, m->present, sizeof m->next);
             m->next_bytes = m->present_bytes;

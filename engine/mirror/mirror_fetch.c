@@ -151,10 +151,9 @@ static status fetch_into(job *j, const char *name)
     if (result == STATUS_OK)
         result = publish(j, name);
     if (result != STATUS_OK) {
-        char *words = must_strdup(status_message());
+        AUTO_FREE char *words = must_strdup(status_message());
         (void)atomic_remove(j->temporary);
         result = status_fail(result, "%s", words);
-        free(words);
     }
     return result;
 }

@@ -52,19 +52,10 @@ static int compare_numbers(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-static void price(block *dealt, int64_t count, const deal *d, const int32_t *document_start)
-{
-    for (int64_t i = 0; i < count; i++) {
-        dealt[i] = (block){.number = (int32_t)i};
-        for (int64_t k = 0; k < d->run; k++)
-            dealt[i].cost += keys_of(d, document_start, i * d->run + k);
-    }
-}
-
 static void assign(block *dealt, int64_t count, int ranks)
 {
-    int64_t *load = must_calloc((unsigned long)ranks, sizeof *load),
-            *held = must_calloc((unsigned long)ranks, sizeof *held);
+    AUTO_FREE int64_t *load = must_calloc((unsigned long)ranks, sizeof *load),
+                      *held = must_calloc((unsigned long)ranks, sizeof *held);
     for (int64_t i = 0; i < count; i++) {
         int least = -1;
         for (int rank = 0; rank < ranks; rank++)
@@ -74,8 +65,6 @@ static void assign(block *dealt, int64_t count, int ranks)
         load[least] += dealt[i].cost;
         held[least]++;
     }
-    free(held);
-    free(load);
 }
 
 void deal_documents(int32_t *out, const deal *d, const int32_t *document_start)
@@ -83,7 +72,11 @@ void deal_documents(int32_t *out, const deal *d, const int32_t *document_start)
     int64_t count = d->samples * d->sequence / d->run;
     MUST(count % d->ranks == 0, "%lld blocks for %d ranks", (long long)count, d->ranks);
     AUTO_FREE block *dealt = must_alloc((unsigned long)count * sizeof *dealt);
-    price(dealt, count, d, document_start);
+    for (int64_t i = 0; i < count; i++) {
+        dealt[i] = (block){.number = (int32_t)i};
+        for (int64_t k = 0; k < d->run; k++)
+            dealt[i].cost += keys_of(d, document_start, i * d->run + k);
+    }
     qsort(dealt, (size_t)count, sizeof *dealt, compare_costs);
     assign(dealt, count, d->ranks);
     qsort(dealt, (size_t)count, sizeof *dealt, compare_numbers);
@@ -213,15 +206,6 @@ void batch_places(const compiled *c, executor *e, int microbatches)
             count_places(&to, c, m);
 }
 
-/* This rank's tokens of micro-batch `m`, whose ids lie end to end in `whole`. */
-static void deal_ids(const batch_ids *to, const batch_ids *whole, int64_t m, int64_t tokens)
-{
-    const int32_t *places = to->of[INPUT_places] + m * tokens;
-    for (int k = 0; k < INPUT_COUNT; k++)
-        for (int64_t i = 0; whole->of[k] && i < tokens; i++)
-            to->of[k][m * tokens + i] = whole->of[k][places[i]];
-}
-
 /* Room for a micro-batch's ids of these rows, a bit each; of[] NULL: another row. The caller frees it. */
 static int32_t *make_whole(batch_ids *out, unsigned rows, const compile_options *o)
 {
@@ -298,7 +282,12 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
                       whole.of[INPUT_document_start], (double)of.count / o->micro_batch);
         sum_deal(out, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch, whole.of[INPUT_tokens],
                  tokens_count(o).micro_batch);
-        deal_ids(to, &whole, m, tokens_count(o).rank);
+        /* This rank's tokens of micro-batch `m`, whose ids lie end to end in `whole`. */
+        int64_t tokens = tokens_count(o).rank;
+        const int32_t *places = to->of[INPUT_places] + m * tokens;
+        for (int k = 0; k < INPUT_COUNT; k++)
+            for (int64_t i = 0; whole.of[k] && i < tokens; i++)
+                to->of[k][m * tokens + i] = whole.of[k][places[i]];
     }
     return got;
 }

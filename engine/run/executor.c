@@ -223,18 +223,6 @@ static status check_apart(executor *e)
     return comm_all_status(comm_world(e->world), s);
 }
 
-/* This process's threads touch the memory that the device copies to and from, so it lies where they run. */
-static void stay_near(executor *e)
-{
-    device_facts f;
-    executor_facts(&f, e);
-    int node = *f.pci ? numa_node_of("", f.pci) : -1;
-    if (numa_stay_near("", node) == NUMA_ELSEWHERE)
-        log_warn("rank %d is bound to cores of another memory node than its GPU's (%s, node %d): copies to and from "
-                 "host memory cross between sockets; start with mpirun --bind-to none, and it chooses cores",
-                 comm_rank(e->world), f.pci, node);
-}
-
 static status open_device(executor *e, const executor_options *o)
 {
     int requests = 1;
@@ -256,7 +244,14 @@ static status open_device(executor *e, const executor_options *o)
     if (!e->interface->communication)
         return s;
     TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
-    stay_near(e);
+    /* This process's threads touch the memory that the device copies to and from, so it lies where they run. */
+    device_facts f;
+    executor_facts(&f, e);
+    int node = *f.pci ? numa_node_of("", f.pci) : -1;
+    if (numa_stay_near("", node) == NUMA_ELSEWHERE)
+        log_warn("rank %d is bound to cores of another memory node than its GPU's (%s, node %d): copies to and from "
+                 "host memory cross between sockets; start with mpirun --bind-to none, and it chooses cores",
+                 comm_rank(e->world), f.pci, node);
     return check_apart(e);
 }
 
@@ -347,23 +342,18 @@ static void play_op(executor *e, const op *o)
     }
 }
 
-/* A rank that has only heard of a failure says so first, and another that knows better is heard before the job ends. */
-static void poll_links(executor *e)
-{
-    bool heard = false;
-    status s = links_poll(&heard, &e->links);
-    if (s != STATUS_OK && heard)
-        watchdog_fail(e->watchdog, INCIDENT_LINK, status_message());
-    MUST(s == STATUS_OK, "communication failed: %s", status_message());
-}
-
 /* While a device works: its progress is told, and the groups are looked after. */
 static void meanwhile(void *context)
 {
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    poll_links(e);
+    /* A rank that has only heard of a failure says so first, and another that knows better is heard before the job ends. */
+    bool heard = false;
+    status s = links_poll(&heard, &e->links);
+    if (s != STATUS_OK && heard)
+        watchdog_fail(e->watchdog, INCIDENT_LINK, status_message());
+    MUST(s == STATUS_OK, "communication failed: %s", status_message());
 }
 
 static void synchronise(executor *e)
@@ -375,13 +365,6 @@ static void synchronise(executor *e)
 static int64_t host_of(const executor *e, int64_t address, bool second)
 {
     return address + (second && address < e->compiled->batch_bytes ? e->compiled->mirror_bytes : 0);
-}
-
-static void copy_inputs(executor *e)
-{
-    e->interface->copy_in(e->device, 0, host_of(e, 0, e->turned), e->compiled->batch_bytes);
-    for (int i = 0; i < e->before_count; i++)
-        e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
 }
 
 /* The state is about to change: the device first waits for its copies of it, within a graph, too, where only the ops
@@ -492,7 +475,9 @@ static played *find(executor *e, const compiled_program *p)
 
 void executor_launch(executor *e, const compiled_program *p)
 {
-    copy_inputs(e);
+    e->interface->copy_in(e->device, 0, host_of(e, 0, e->turned), e->compiled->batch_bytes);
+    for (int i = 0; i < e->before_count; i++)
+        e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
     e->playing = find(e, p);
     e->playing->launched++;
     e->marked = e->passed = 0;

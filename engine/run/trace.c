@@ -127,17 +127,6 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Is this rank on rank 0's machine, whose clock is its own then? */
-static bool beside_first(comm_group *all, int ranks)
-{
-    char mine[BOOT_BYTES], *every = must_alloc((unsigned long)ranks * BOOT_BYTES);
-    bool told = boot_identity(mine);
-    comm_all_gather_bytes(all, every, mine, BOOT_BYTES);
-    told &= memcmp(every, mine, BOOT_BYTES) == 0;
-    free(every);
-    return told;
-}
-
 /* All leave an exchange at about the same time: the median of what this clock then shows more than rank 0's. Where
  * other work keeps ranks waiting it errs by that; ranks on one machine need no guess. */
 static double offset_to_first(comm_group *all, int ranks, int rank)
@@ -150,7 +139,12 @@ static double offset_to_first(comm_group *all, int ranks, int rank)
     }
     free(times);
     qsort(more + 1, ROUNDS - 1, sizeof *more, compare); /* before the first exchange they were anywhere */
-    bool same = beside_first(all, ranks);
+    /* Is this rank on rank 0's machine, whose clock is its own then? */
+    char mine[BOOT_BYTES], *every = must_alloc((unsigned long)ranks * BOOT_BYTES);
+    bool same = boot_identity(mine);
+    comm_all_gather_bytes(all, every, mine, BOOT_BYTES);
+    same &= memcmp(every, mine, BOOT_BYTES) == 0;
+    free(every);
     return rank && !same ? more[1 + (ROUNDS - 1) / 2] : 0;
 }
 

@@ -205,19 +205,6 @@ static void tell(void *context)
         j->watcher->progress(j->watcher->context, j->bytes_done);
 }
 
-static void prepare(job *j)
-{
-    j->work = must_calloc((unsigned long)j->count + 1, sizeof *j->work);
-    for (int i = 0; i < j->count; i++) {
-        const download_item *item = &j->item[i];
-        int64_t blocks = item->header || item->bytes == 0 ? 1 : (item->bytes + BLOCK - 1) / BLOCK;
-        j->work[i] = (work){.file = -1,
-                            .part = must_format("%s.part", item->path),
-                            .blocks = blocks,
-                            .sum = must_calloc((unsigned long)blocks, sizeof(uint32_t))};
-    }
-}
-
 /* A file that is still open is not whole. */
 static void dispose(job *j)
 {
@@ -244,7 +231,15 @@ status download(const char *bucket, const download_item *items, int count, mode_
                             .every = watcher->every > 0 ? watcher->every : TOLD_EVERY,
                             .context = &j};
     int what = DOWNLOAD_ELSEWHERE;
-    prepare(&j);
+    j.work = must_calloc((unsigned long)j.count + 1, sizeof *j.work);
+    for (int i = 0; i < j.count; i++) {
+        const download_item *item = &j.item[i];
+        int64_t blocks = item->header || item->bytes == 0 ? 1 : (item->bytes + BLOCK - 1) / BLOCK;
+        j.work[i] = (work){.file = -1,
+                           .part = must_format("%s.part", item->path),
+                           .blocks = blocks,
+                           .sum = must_calloc((unsigned long)blocks, sizeof(uint32_t))};
+    }
     status s = pool_run(&task, &what);
     if (s == STATUS_OK && watcher->every > 0)
         tell(&j);

@@ -179,9 +179,8 @@ static status write_index(const fetch *f)
 static bool is_here(const fetch *f, const char *name, const object_entry *e)
 {
     struct stat facts;
-    char *path = must_format("%s/%s", f->folder, name);
+    AUTO_FREE char *path = must_format("%s/%s", f->folder, name);
     bool there = stat(path, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == e->bytes;
-    free(path);
     const json_t *known = json_object_get(json_object_get(f->index, "files"), name);
     const char *etag = json_string_value(json_object_get(known, "etag"));
     return there && etag && *etag && strcmp(etag, e->etag) == 0;

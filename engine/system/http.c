@@ -7,6 +7,7 @@
 #include <curl/curl.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static const long BUFFER = 32 << 10;
 
@@ -129,10 +130,9 @@ static struct curl_slist *list_headers(const http_request *r)
 {
     struct curl_slist *list = NULL;
     for (int i = 0; i < r->headers; i++) {
-        char *line = must_format("%s: %s", r->header[i].name, r->header[i].value);
+        AUTO_FREE char *line = must_format("%s: %s", r->header[i].name, r->header[i].value);
         list = curl_slist_append(list, line);
         explicit_bzero(line, strlen(line));
-        free(line);
     }
     return curl_slist_append(list, "expect:");
 }

@@ -41,14 +41,6 @@ struct lock {
 
 /* ---- who ------------------------------------------------------------------------------------------------------- */
 
-static void first_line(char *out, size_t bytes, const char *path)
-{
-    AUTO(FILE) *f = fopen(path, "re");
-    *out = 0;
-    if (f && fgets(out, (int)bytes, f))
-        out[strcspn(out, "\n")] = 0;
-}
-
 /* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended
  * and nobody has asked for its status yet. -1: that cannot be told. */
 static long long start_of(long long pid)
@@ -272,7 +264,11 @@ void lock_retire(const char *path, const char *id)
 static bool is_retired(const char *path, const holder *found)
 {
     char id[64], *ended = ended_path(path);
-    first_line(id, sizeof id, ended);
+    char *out = id;
+    AUTO(FILE) *f = fopen(ended, "re");
+    *out = 0;
+    if (f && fgets(out, (int)(sizeof id), f))
+        out[strcspn(out, "\n")] = 0;
     free(ended);
     return *id && strcmp(id, found->id) == 0;
 }

@@ -8,6 +8,7 @@
 #include "engine/text/columns_reader.h"
 #include "memory/beside.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 struct columns {
     const columns_reader *reader;
@@ -38,7 +39,7 @@ bool columns_recognise(const char *bytes, int64_t length)
 static status find_reader(const columns_reader **out)
 {
     const columns_reader *found = dlsym(RTLD_DEFAULT, "columns_arrow");
-    char *path = beside_program("parquet");
+    AUTO_FREE char *path = beside_program("parquet");
     status s = STATUS_OK;
     if (!found && access(path, R_OK) == 0) {
         void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -50,7 +51,6 @@ static status find_reader(const columns_reader **out)
     if (found && found->version != COLUMNS_VERSION)
         s = status_fail(STATUS_FAILED, "%s is of another build (interface %d, not %d): build it again", path,
                         found->version, COLUMNS_VERSION);
-    free(path);
     if (s == STATUS_OK)
         *out = found;
     return s;

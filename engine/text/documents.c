@@ -312,16 +312,6 @@ static status open_next(documents *d)
     return d->begins ? take_share(d) : STATUS_OK;
 }
 
-static void close_current(documents *d)
-{
-    d->closed += d->columns ? source_bytes(d->source) : source_consumed(d->source);
-    columns_close(d->columns);
-    source_close(d->source);
-    d->columns = NULL;
-    d->source = NULL;
-    d->current++;
-}
-
 /* Take the next row; *more is false where there is none. */
 static status take_row(documents *d, buffer *bytes, documents_raw *raw, bool *more)
 {
@@ -393,7 +383,12 @@ status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *mor
         else if (there)
             TRY(take_part(d, bytes, raw));
         if (!there) {
-            close_current(d);
+            d->closed += d->columns ? source_bytes(d->source) : source_consumed(d->source);
+            columns_close(d->columns);
+            source_close(d->source);
+            d->columns = NULL;
+            d->source = NULL;
+            d->current++;
             continue;
         }
         raw->line = d->json ? ++d->line : 0;

@@ -309,13 +309,12 @@ static status bpe_of(json_t **model, const sentencepiece_model *m, int32_t unkno
     json_t *vocab = ids_of(m), *merges = json_array();
     status s = check_characters(m, vocab);
     int64_t count = 0;
-    merge *list = s == STATUS_OK ? list_merges(m, &count, vocab) : NULL;
+    AUTO_FREE merge *list = s == STATUS_OK ? list_merges(m, &count, vocab) : NULL;
     for (int64_t i = 0; i < count; i++) {
         const char *name = sentencepiece_model_name(m, list[i].piece);
         AUTO_FREE char *text = must_format("%.*s %s", list[i].left, name, name + list[i].left);
         json_array_append_new(merges, json_string(text));
     }
-    free(list);
     *model =
         json_pack("{s:s, s:n, s:s, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token",
                   sentencepiece_model_name(m, unknown), "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",

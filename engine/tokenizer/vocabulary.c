@@ -5,6 +5,7 @@
 
 #include "engine/text/buffer.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 typedef struct token {
     int64_t offset; /* into the bytes of all tokens */
@@ -63,7 +64,7 @@ static uint64_t slot_of(const vocabulary *v, const char *bytes, int64_t length)
 
 static void grow_slots(vocabulary *v)
 {
-    int32_t *old = v->slots;
+    AUTO_FREE int32_t *old = v->slots;
     uint64_t old_count = v->slot_count;
     v->slot_count *= 2;
     v->slots = must_calloc(v->slot_count, sizeof *v->slots);
@@ -72,19 +73,6 @@ static void grow_slots(vocabulary *v)
             const token *t = &v->tokens[old[i] - 1];
             v->slots[slot_of(v, v->bytes.bytes + t->offset, t->length)] = old[i];
         }
-    free(old);
-}
-
-static void reserve(vocabulary *v, int32_t id)
-{
-    if (id >= v->room) {
-        int32_t room = 2 * v->room > id + 1 ? 2 * v->room : id + 1024;
-        v->tokens = must_realloc(v->tokens, (unsigned long)room * sizeof *v->tokens);
-        memset(v->tokens + v->room, 0, (size_t)(room - v->room) * sizeof *v->tokens);
-        v->room = room;
-    }
-    if (id >= v->size)
-        v->size = id + 1;
 }
 
 bool vocabulary_add(vocabulary *v, int32_t id, const char *bytes, int64_t length, int flags)
@@ -95,7 +83,14 @@ bool vocabulary_add(vocabulary *v, int32_t id, const char *bytes, int64_t length
         return false;
     if ((flags & VOCABULARY_INDEXED) && vocabulary_find(v, bytes, length) >= 0)
         return false;
-    reserve(v, id);
+    if (id >= v->room) {
+        int32_t room = 2 * v->room > id + 1 ? 2 * v->room : id + 1024;
+        v->tokens = must_realloc(v->tokens, (unsigned long)room * sizeof *v->tokens);
+        memset(v->tokens + v->room, 0, (size_t)(room - v->room) * sizeof *v->tokens);
+        v->room = room;
+    }
+    if (id >= v->size)
+        v->size = id + 1;
     buffer_reserve(&v->bytes, length + 1);
     v->tokens[id] = (token){v->bytes.length, (int32_t)length, flags | VOCABULARY_PRESENT};
     buffer_append(&v->bytes, bytes, length);

@@ -170,10 +170,9 @@ status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const ch
 status mlflow_rest_find(bool *found, char out[MLFLOW_REST_ID], mlflow_rest *m, const char *experiment, const char *tag,
                         const char *value)
 {
-    char *filter = must_format("tags.`%s` = '%s'", tag, value);
+    AUTO_FREE char *filter = must_format("tags.`%s` = '%s'", tag, value);
     json_auto_t *answer = NULL;
     json_t *body = json_pack("{s:[s], s:s, s:i}", "experiment_ids", experiment, "filter", filter, "max_results", 1);
-    free(filter);
     TRY(post(&answer, m, "runs/search", body));
     const json_t *run = json_array_get(json_object_get(answer, "runs"), 0);
     *found = json_is_object(run);

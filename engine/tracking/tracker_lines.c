@@ -36,8 +36,7 @@ bool tracker_lines_point(tracker_point *out, const json_t *line)
 static bool read_point(tracker_point *out, const char *text, size_t bytes)
 {
     json_auto_t *line = json_loadb(text, bytes, 0, NULL);
-    bool is = tracker_lines_point(out, line);
-    return is;
+    return tracker_lines_point(out, line);
 }
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */

@@ -261,11 +261,6 @@ int comm_group_member(const comm_group *g, int member)
 
 /* ---- operations ---- */
 
-static bool is_point_to_point(comm_kind kind)
-{
-    return kind == COMM_SEND || kind == COMM_RECEIVE || kind == COMM_EXCHANGE;
-}
-
 static void check_call(const comm_call *call)
 {
     const comm_group *g = call->group;
@@ -281,7 +276,7 @@ static void check_call(const comm_call *call)
          call->peer, g->count);
     MUST(!call->pieces || (reduces && call->counts && call->piece_count > 0 && call->piece_count <= COMM_PIECES),
          "%d pieces: only reductions are of several, at most %d", call->piece_count, COMM_PIECES);
-    if (call->counts && !is_point_to_point(call->kind)) {
+    if (call->counts && !(call->kind == COMM_SEND || call->kind == COMM_RECEIVE || call->kind == COMM_EXCHANGE)) {
         int64_t sum = 0;
         for (int i = 0; i < g->count; i++)
             sum += call->counts[i];

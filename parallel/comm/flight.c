@@ -363,12 +363,6 @@ static void fly_send(flight *f, const comm_call *call)
              call->count * dtype_bytes(call->type));
 }
 
-static void fly_exchange(flight *f, const comm_call *call)
-{
-    fly_receive(f, call, call->receive_count);
-    fly_send(f, call);
-}
-
 static void (*const collectives[COMM_KINDS])(flight *f, const comm_call *call, const comm_shape *shape, int tag) = {
     [COMM_ALL_REDUCE] = fly_all_reduce, [COMM_ALL_GATHER] = fly_all_gather, [COMM_REDUCE_SCATTER] = fly_reduce_scatter,
     [COMM_ALL_TO_ALL] = fly_all_to_all, [COMM_BROADCAST] = fly_broadcast,
@@ -385,7 +379,8 @@ static void prepare(flight *f, const comm_call *call)
     } else if (call->kind == COMM_SEND) {
         fly_send(f, call);
     } else {
-        fly_exchange(f, call);
+        fly_receive(f, call, call->receive_count);
+        fly_send(f, call);
     }
 }
 

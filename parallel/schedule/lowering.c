@@ -62,12 +62,6 @@ static void open_positions(positions *p, const schedule *s)
         }
 }
 
-static void close_positions(positions *p)
-{
-    free(p->of[0]);
-    free(p->of[1]);
-}
-
 /* Each message between two stages once; of a meeting's parts only the last. */
 static bool is_last_part(const simulation *timing, const positions *p, int kind, int stage, int microbatch)
 {
@@ -335,7 +329,8 @@ status lowering_make(lowering *out, const simulation *timing, lowering_options o
         lower_stage(out, timing, stage, launches[stage], counts[stage], options);
         free(launches[stage]);
     }
-    close_positions(&at);
+    free(at.of[0]);
+    free(at.of[1]);
     return STATUS_OK;
 }
 

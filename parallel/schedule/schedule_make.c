@@ -298,14 +298,12 @@ static void make_in_rounds(schedule *out, schedule_kind kind)
     shape s = shape_of(kind, out->stages, out->chunks, out->microbatches);
     bool split = schedule_kind_splits(kind);
     unsigned long total = (unsigned long)out->chunks * (unsigned long)out->microbatches;
-    action *forward = must_alloc(sizeof *forward * total), *backward = must_alloc(sizeof *backward * total);
+    AUTO_FREE action *forward = must_alloc(sizeof *forward * total), *backward = must_alloc(sizeof *backward * total);
     fill_order(forward, &s, ACTION_FORWARD);
     fill_order(backward, &s, split ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD);
     for (int stage = 0; stage < out->stages; stage++)
         fill_stage(out, stage, forward, backward, kinds[kind].warmup(&s, stage),
                    split ? stage * kinds[kind].deferred : -1);
-    free(forward);
-    free(backward);
 }
 
 void schedule_make_warmed(schedule *out, const int *warmup)

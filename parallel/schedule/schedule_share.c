@@ -229,16 +229,6 @@ static void open(sharer *x)
         x->forward[i] = x->cotangent[i] = INFINITY;
 }
 
-static void close(sharer *x)
-{
-    for (int i = 0; i < x->of->stages; i++)
-        free(x->taken[i]);
-    free(x->taken);
-    free(x->stages);
-    free(x->forward);
-    free(x->cotangent);
-}
-
 /* Returns the schedule's length. */
 static double share(schedule *out, const schedule *of, const simulate_cost *costs, double hop, int ahead)
 {
@@ -264,7 +254,12 @@ static double share(schedule *out, const schedule *of, const simulate_cost *cost
         take(&x, first);
         length = fmax(length, x.stages[first].free_at);
     }
-    close(&x);
+    for (int i = 0; i < x.of->stages; i++)
+        free(x.taken[i]);
+    free(x.taken);
+    free(x.stages);
+    free(x.forward);
+    free(x.cotangent);
     return length;
 }
 

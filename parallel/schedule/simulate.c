@@ -102,19 +102,6 @@ static void measure_memory(simulate_stage *out, const schedule *s, int stage, do
     }
 }
 
-static void measure(simulation *out, const schedule *s, double weight_share)
-{
-    double idle = 0;
-    for (int stage = 0; stage < s->stages; stage++) {
-        simulate_stage *st = &out->stages[stage];
-        st->idle = out->length - st->busy;
-        st->bubble = out->length > 0 ? st->idle / out->length : 0;
-        idle += st->idle;
-        measure_memory(st, s, stage, weight_share);
-    }
-    out->bubble = out->length > 0 ? idle / (s->stages * out->length) : 0;
-}
-
 static status run_all(replay *r, simulation *out)
 {
     const schedule *s = r->s;
@@ -156,7 +143,15 @@ status simulate_run(simulation *out, const schedule *s, const simulate_cost *cos
         sim.spans[stage] = must_calloc(s->counts[stage] + 1, sizeof **sim.spans);
     status result = run_all(&r, &sim);
     if (result == STATUS_OK) {
-        measure(&sim, s, weight_share);
+        double idle = 0;
+        for (int stage = 0; stage < s->stages; stage++) {
+            simulate_stage *st = &sim.stages[stage];
+            st->idle = sim.length - st->busy;
+            st->bubble = sim.length > 0 ? st->idle / sim.length : 0;
+            idle += st->idle;
+            measure_memory(st, s, stage, weight_share);
+        }
+        sim.bubble = sim.length > 0 ? idle / (s->stages * sim.length) : 0;
         *out = sim;
     } else {
         simulate_free(&sim);

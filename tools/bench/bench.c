@@ -200,25 +200,6 @@ static void time_steps(step_bench *b, double *seconds)
     bench_times_close(t);
 }
 
-/* One step between the profiler's start and its stop. */
-static void play_range(step_bench *b)
-{
-    executor_profile(b->step.executor, true);
-    executor_play(b->step.executor, &b->step.compiled.training);
-    executor_profile(b->step.executor, false);
-    printf("one step of %d ops was played within the profiler's range\n", b->step.compiled.training.list.count);
-}
-
-/* Sorted seconds of steps, beside what a step with events between ops takes. */
-static void print_steps(const step_bench *b, double *sorted, int64_t n)
-{
-    printf("%lld steps: median %.3f ms, %.3f to %.3f", (long long)n, 1e3 * bench_median(sorted, n), 1e3 * sorted[0],
-           1e3 * sorted[n - 1]);
-    if (b->noted > 0)
-        printf("; with an event between ops %.3f ms", 1e3 * b->noted);
-    putchar('\n');
-}
-
 static status run_steps(step_bench *b)
 {
     int64_t n = b->set->steps;
@@ -232,7 +213,12 @@ static status run_steps(step_bench *b)
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     if (!b->set->json) {
-        print_steps(b, seconds, n);
+        /* Sorted seconds of steps, beside what a step with events between ops takes. */
+        printf("%lld steps: median %.3f ms, %.3f to %.3f", (long long)n, 1e3 * bench_median(seconds, n),
+               1e3 * seconds[0], 1e3 * seconds[n - 1]);
+        if (b->noted > 0)
+            printf("; with an event between ops %.3f ms", 1e3 * b->noted);
+        putchar('\n');
         print_ops(b);
     }
     double share = flops / each / b->top.flops, resident = (double)usage.ru_maxrss / (1 << 20);
@@ -252,17 +238,6 @@ static status run_steps(step_bench *b)
     return STATUS_OK;
 }
 
-/* A GPU's ceilings are its data sheet's. */
-static void take_ceilings(step_bench *b)
-{
-    device_facts facts;
-    executor_facts(&facts, b->step.executor);
-    b->top.bytes = facts.bandwidth > 0 ? facts.bandwidth : 1e12;
-    b->top.flops = executor_peak(b->step.executor);
-    if (b->top.flops <= 0)
-        b->top.flops = 1e15;
-}
-
 /* Which of several implementations; the algorithms of products are bytes that say nothing to a reader. */
 static void print_choices(const choices *timed)
 {
@@ -276,14 +251,24 @@ static status measure_opened(step_bench *b, const choices *timed, int threads)
 {
     if (b->set->range) {
         warm_up(b);
-        play_range(b);
+        /* One step between the profiler's start and its stop. */
+        executor_profile(b->step.executor, true);
+        executor_play(b->step.executor, &b->step.compiled.training);
+        executor_profile(b->step.executor, false);
+        printf("one step of %d ops was played within the profiler's range\n", b->step.compiled.training.list.count);
         return STATUS_OK;
     }
     if (b->step.device == &device_cpu) {
         TRY(measure_product(&b->top.flops, precision_compute(b->config->train.precision), threads));
         b->top.bytes = measure_memory(threads);
     } else {
-        take_ceilings(b);
+        /* A GPU's ceilings are its data sheet's. */
+        device_facts facts;
+        executor_facts(&facts, b->step.executor);
+        b->top.bytes = facts.bandwidth > 0 ? facts.bandwidth : 1e12;
+        b->top.flops = executor_peak(b->step.executor);
+        if (b->top.flops <= 0)
+            b->top.flops = 1e15;
     }
     if (!b->set->json)
         print_choices(timed);

@@ -83,8 +83,8 @@ static void add_point(profile *p, profile_point at)
 static void settle(profile *p, int from)
 {
     profile_point *kept = must_alloc(((unsigned long)p->count + 1) * sizeof *kept);
-    double *seconds = must_alloc(((unsigned long)p->count + 1) * sizeof *seconds);
-    bool *taken = must_calloc((unsigned long)p->count + 1, sizeof *taken);
+    AUTO_FREE double *seconds = must_alloc(((unsigned long)p->count + 1) * sizeof *seconds);
+    AUTO_FREE bool *taken = must_calloc((unsigned long)p->count + 1, sizeof *taken);
     int count = 0;
     for (int i = from; i < p->count; i++) {
         int same = 0;
@@ -103,8 +103,6 @@ static void settle(profile *p, int from)
         if (!taken[i])
             kept[count++] = p->points[i];
     free(p->points);
-    free(taken);
-    free(seconds);
     p->points = kept;
     p->count = count;
 }
@@ -178,19 +176,6 @@ static status time_lengths(measuring *m, bool host, bool fresh)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Seconds of the call on all members at the same time, the median. */
-static double time_call(const measuring *m, const comm_call *call)
-{
-    double seconds[TIMES];
-    for (int i = 0; i < TIMES; i++) {
-        comm_any(comm_world(m->world), false);
-        double begun = clock_seconds();
-        comm_run(call);
-        seconds[i] = clock_seconds() - begun;
-    }
-    return bench_median(seconds, TIMES);
-}
-
 /* Half of there and back, between the first two ranks. */
 static double time_message(const measuring *m, void *buffer, int64_t bytes)
 {
@@ -237,7 +222,15 @@ static void time_collectives(const measuring *m, char *send, char *receive, int6
         comm_shape shape = comm_call_shape(&call);
         int64_t scratch = comm_scratch_bytes(&shape);
         call.scratch = scratch ? aligned_alloc(64, (size_t)(scratch + 63) / 64 * 64) : NULL;
-        double took = time_call(m, &call);
+        /* Seconds of the call on all members at the same time, the median. */
+        double seconds[TIMES];
+        for (int i = 0; i < TIMES; i++) {
+            comm_any(comm_world(m->world), false);
+            double begun = clock_seconds();
+            comm_run(&call);
+            seconds[i] = clock_seconds() - begun;
+        }
+        double took = bench_median(seconds, TIMES);
         add_point(m->into, profile_point_of_transfer(m->into, kinds[k].of, (double)comm_expected_bytes(&shape),
                                                      comm_ranks(m->world), took));
         free(call.scratch);

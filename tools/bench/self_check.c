@@ -59,13 +59,6 @@ static void mirror(tally *t, const device_interface *on, device *d)
     say_if(t, same, "copies of inputs and results", "1 MiB there and back");
 }
 
-static void marks(tally *t, const device_interface *on, device *d)
-{
-    on->mark(d, 0);
-    on->synchronise(d, idle, NULL);
-    say_if(t, on->passed(d, 0), "marks", "a kernel sets a word that the host reads");
-}
-
 /* What a checkpoint does: memory of the host's is pinned, and takes a copy. */
 static void aside(tally *t, const device_interface *on, device *d)
 {
@@ -139,7 +132,9 @@ static status check_ops(tally *t, const device_interface *on, const op_backend *
             on->check(d, say, t);
         if (on != &device_cpu) {
             mirror(t, on, d);
-            marks(t, on, d);
+            on->mark(d, 0);
+            on->synchronise(d, idle, NULL);
+            say_if(t, on->passed(d, 0), "marks", "a kernel sets a word that the host reads");
         }
         if (on->capture)
             graph_memory(t, on, d);

@@ -110,9 +110,8 @@ static status check_input(const options *o)
                          : status_fail(STATUS_USAGE,
                                        "%s is a store's: name a place on this machine for the two parts, --output BASE",
                                        o->prefix);
-    char *index = must_format("%s.idx", o->prefix);
+    AUTO_FREE char *index = must_format("%s.idx", o->prefix);
     bool there = atomic_exists(index);
-    free(index);
     if (there)
         return STATUS_OK;
     return status_fail(STATUS_FAILED,

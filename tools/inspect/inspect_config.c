@@ -5,6 +5,7 @@
 #include "engine/config/config.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/parts.h"
 #include "tools/inspect/inspect_parts.h"
 
@@ -39,20 +40,6 @@ static const char *key_of(const json_t *object, const char *key)
     return json_string_value(json_object_get(json_object_get(object, "keys"), key));
 }
 
-/* What the ranks that share a model are; data-parallel ones are whatever is left of a job's. */
-static void print_layout(const json_t *object)
-{
-    int size[GRID_AXES];
-    char words[GRID_WORDS];
-    for (int i = 0; i < GRID_AXES; i++) {
-        char *key = must_format("parallel.%s", axis_coordinates[i].name);
-        size[i] = atoi(key_of(object, key));
-        free(key);
-    }
-    grid_words(words, size, grid_named(size) & ~(1u << GRID_DATA), ", ", NULL);
-    printf("  layout: %s, zero %s\n", words, key_of(object, "parallel.zero"));
-}
-
 void inspect_print_config(const json_t *object)
 {
     char parameters[32], active[64], tokens[32];
@@ -63,7 +50,15 @@ void inspect_print_config(const json_t *object)
            inspect_count(parameters, inspect_get(object, "parameters")), inspect_active(active, object));
     printf("  training: %s steps of %s tokens, %s, on %s\n", key_of(object, "train.steps"), inspect_count(tokens, each),
            key_of(object, "train.precision"), key_of(object, "train.device"));
-    print_layout(object);
+    /* What the ranks that share a model are; data-parallel ones are whatever is left of a job's. */
+    int size[GRID_AXES];
+    char words[GRID_WORDS];
+    for (int i = 0; i < GRID_AXES; i++) {
+        AUTO_FREE char *key = must_format("parallel.%s", axis_coordinates[i].name);
+        size[i] = atoi(key_of(object, key));
+    }
+    grid_words(words, size, grid_named(size) & ~(1u << GRID_DATA), ", ", NULL);
+    printf("  layout: %s, zero %s\n", words, key_of(object, "parallel.zero"));
     printf("  data: %s\n  run: %s\n", key_of(object, "data.train"), key_of(object, "run.folder"));
     printf("phalanx plan %s says what it needs; --json here prints every key\n", inspect_text(object, "path"));
 }

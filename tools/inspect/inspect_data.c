@@ -105,7 +105,7 @@ static void count_ids(counts *c, const int32_t *ids, int64_t count)
 static status read_tokens(json_t *object, const indexed *x)
 {
     enum { BLOCK = 1 << 16, MOST_IDS = 1 << 24 };
-    int32_t *ids = must_alloc(BLOCK * sizeof *ids);
+    AUTO_FREE int32_t *ids = must_alloc(BLOCK * sizeof *ids);
     counts c = {.largest = -1};
     int64_t tokens = indexed_tokens(x);
     status s = STATUS_OK;
@@ -119,7 +119,6 @@ static status read_tokens(json_t *object, const indexed *x)
     for (int32_t i = 0; i <= c.largest; i++)
         if (c.seen[i] > 0)
             entropy -= (double)c.seen[i] / (double)tokens * log((double)c.seen[i] / (double)tokens);
-    free(ids);
     free(c.seen);
     json_object_set_new(object, "largest_id", json_integer(c.largest));
     json_object_set_new(object, "unigram_entropy", json_real(entropy));

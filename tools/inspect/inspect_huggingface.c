@@ -227,15 +227,6 @@ status inspect_gather_huggingface(json_t **out, const inspect_request *r)
 
 /* ---- for a person ---- */
 
-static void print_value(const json_t *value)
-{
-    AUTO_FREE char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
-    if (text && strlen(text) > 48)
-        printf("%.45s...", text);
-    else
-        printf("%s", text ? text : "?");
-}
-
 static void print_keys(const json_t *object, const char *list, const char *title)
 {
     const json_t *rows = json_object_get(object, list);
@@ -245,7 +236,12 @@ static void print_keys(const json_t *object, const char *list, const char *title
         const json_t *row = json_array_get(rows, i);
         const char *becomes = inspect_text(row, "becomes"), *meaning = inspect_text(row, "meaning");
         printf("    %s ", inspect_text(row, "key"));
-        print_value(json_object_get(row, "value"));
+        const json_t *value = json_object_get(row, "value");
+        AUTO_FREE char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        if (text && strlen(text) > 48)
+            printf("%.45s...", text);
+        else
+            printf("%s", text ? text : "?");
         if (*becomes || *meaning)
             printf(" -> %s%s%s%s", becomes, *becomes && *meaning ? " (" : "", meaning, *becomes && *meaning ? ")" : "");
         printf("\n");

@@ -55,7 +55,8 @@ static json_t *list_checkpoints(const char *run)
 status inspect_gather_run(json_t **out, const inspect_request *r)
 {
     json_t *object = inspect_object("run", r->path);
-    char *metrics = must_format("%s/metrics.jsonl", r->path), *summary = must_format("%s/summary.json", r->path);
+    AUTO_FREE char *metrics = must_format("%s/metrics.jsonl", r->path),
+                   *summary = must_format("%s/summary.json", r->path);
     mapping file = {0};
     status s = atomic_exists(metrics) ? mapping_open(&file, metrics) : STATUS_OK;
     json_t *last = last_line_with(&file, "loss"), *evaluation = last_line_with(&file, "eval_loss");
@@ -78,8 +79,6 @@ status inspect_gather_run(json_t **out, const inspect_request *r)
         if (opened == STATUS_OK)
             checkpoint_close(c);
     }
-    free(metrics);
-    free(summary);
     if (s == STATUS_OK)
         *out = object;
     else

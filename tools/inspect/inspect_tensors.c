@@ -9,6 +9,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static json_t *shape_of(const int64_t *shape, int dims)
 {
@@ -121,12 +122,12 @@ static void print_meta(const json_t *meta)
     for (void *i = json_object_iter((json_t *)(uintptr_t)meta); i;
          i = json_object_iter_next((json_t *)(uintptr_t)meta, i)) {
         const char *key = json_object_iter_key(i);
-        char *value = json_dumps(json_object_iter_value(i), JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        AUTO_FREE char *value =
+            json_dumps(json_object_iter_value(i), JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
         if (value && strlen(value) > 160)
             printf("  %s: %zu characters (--json shows them)\n", key, strlen(value));
         else
             printf("  %s: %s\n", key, value ? value : "?");
-        free(value);
     }
 }
 

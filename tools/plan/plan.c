@@ -118,19 +118,6 @@ typedef struct extras {
     const options_said *said; /* the command line */
 } extras;
 
-static void print_json(const config *c, const plan *p, double bandwidth, const extras *e)
-{
-    plan_window window;
-    AUTO_FREE char *members = join_members(islands_json(c, p, bandwidth), plan_launch_json(c, p, e->said));
-    if (plan_window_measure(&window, p))
-        members = join_members(members, plan_window_json(&window, p));
-    if (e->data)
-        members = join_members(members, plan_data_json(e->data, c));
-    if (e->load)
-        members = join_members(members, plan_load_json(e->load, p));
-    plan_text_json(stdout, p, members);
-}
-
 /* `unsaid`: only the configuration says that a CPU is priced. */
 static void print_text(const config *c, const plan *p, double bandwidth, const extras *e, bool unsaid)
 {
@@ -158,7 +145,15 @@ static status print(const config *c, const plan *p, const extras *e, const wishe
     status fits = plan_text_verdict(p), s = STATUS_OK;
     AUTO_FREE char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
     if (w->json) {
-        print_json(c, p, bandwidth, e);
+        plan_window window;
+        AUTO_FREE char *members = join_members(islands_json(c, p, bandwidth), plan_launch_json(c, p, e->said));
+        if (plan_window_measure(&window, p))
+            members = join_members(members, plan_window_json(&window, p));
+        if (e->data)
+            members = join_members(members, plan_data_json(e->data, c));
+        if (e->load)
+            members = join_members(members, plan_load_json(e->load, p));
+        plan_text_json(stdout, p, members);
     } else {
         if (fits != STATUS_OK)
             printf("%s\n\n", verdict);

@@ -28,22 +28,17 @@ static double loaded_seconds(const plan_load *l, const plan *p)
     return sum;
 }
 
-static void print_law(FILE *out, const load_law *law)
-{
-    if (law->kind == LOAD_LOGNORMAL)
-        fprintf(out, "log-normal shares of experts, sigma %g, mean of %d draws", law->sigma, law->draws);
-    else if (law->kind == LOAD_TRACE)
-        fprintf(out, "%d recorded steps, %lld to %lld", law->draws, (long long)law->steps[0],
-                (long long)law->steps[law->draws - 1]);
-    else
-        fputs("the same share for each expert", out);
-}
-
 void plan_load_print(FILE *out, const plan_load *l, const plan *p)
 {
     const load_outcome *of = &l->of;
     fputs("\nload              ", out);
-    print_law(out, &l->law);
+    if (l->law.kind == LOAD_LOGNORMAL)
+        fprintf(out, "log-normal shares of experts, sigma %g, mean of %d draws", l->law.sigma, l->law.draws);
+    else if (l->law.kind == LOAD_TRACE)
+        fprintf(out, "%d recorded steps, %lld to %lld", l->law.draws, (long long)l->law.steps[0],
+                (long long)l->law.steps[l->law.draws - 1]);
+    else
+        fputs("the same share for each expert", out);
     fprintf(out,
             "\n                  largest over mean %.3f by expert, %.3f by rank, %.3f of a micro-batch's rows on the "
             "slowest\n                  rank; %.3g s a step, %.3g s if all ranks had the same\n",

@@ -168,16 +168,6 @@ static void json_row(const search_result *r, const config *c, int64_t whole)
            l->micro_batch, recompute_word(l), config_word_of("parallel.vocabulary", (int)l->of.vocabulary));
 }
 
-static void print_json(const search *s, const config *c, int64_t whole)
-{
-    printf("{\"layouts\": %d, \"exact\": %d, \"results\": [", s->layouts, s->exact);
-    for (int i = 0; i < s->count; i++) {
-        fputs(i ? ",\n  " : "\n  ", stdout);
-        json_row(&s->results[i], c, whole);
-    }
-    fputs("]}\n", stdout);
-}
-
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 static void show_progress(void *context, int done, int all, const search_result *best)
@@ -251,7 +241,12 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
     status ok = s.count ? STATUS_OK : say_nothing_fits(&s, t.memory);
     int64_t whole = w->memory ? t.memory : prices->capacity;
     if (ok == STATUS_OK && w->json) {
-        print_json(&s, c, whole);
+        printf("{\"layouts\": %d, \"exact\": %d, \"results\": [", s.layouts, s.exact);
+        for (int i = 0; i < s.count; i++) {
+            fputs(i ? ",\n  " : "\n  ", stdout);
+            json_row(&s.results[i], c, whole);
+        }
+        fputs("]}\n", stdout);
     } else if (ok == STATUS_OK) {
         print_legend(&s, c, prices, w->ranks, clock_seconds() - began);
         print_table(&s, c, w->ranks, whole);

@@ -77,15 +77,6 @@ static void open_tables(tables *t, const wishes *w, const stage_terms *of)
     }
 }
 
-static void close_tables(tables *t)
-{
-    free(t->costs);
-    free(t->holds);
-    free(t->defers);
-    free(t->peaks);
-    free(t->limit);
-}
-
 static double most(const double *of, int64_t count)
 {
     double value = 0;
@@ -199,7 +190,11 @@ static status run(const wishes *w)
         }
         schedule_free(&s);
     }
-    close_tables(&t);
+    free(t.costs);
+    free(t.holds);
+    free(t.defers);
+    free(t.peaks);
+    free(t.limit);
     TRY(ok);
     return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
                                                   : status_fail(STATUS_FAILED, "the output cannot be written");

@@ -105,14 +105,6 @@ static char *note_of(const plan *p)
                        bubble, p->options.grid.ranks, p->profile.cores);
 }
 
-/* Until the last rank is done a rank is idle; then come the seconds for which all have waited for a core. */
-static void end_row(picture_row *r, picture_names *names, const timing *t, int stage)
-{
-    double played = 1e6 * (t->seconds - t->cores);
-    picture_fill(r, 1e6 * t->ranks[stage].end, played, PICTURE_BUBBLE, picture_name(names, PICTURE_LAST));
-    picture_fill(r, played, 1e6 * t->seconds, PICTURE_CORES, picture_name(names, picture_kind_words(PICTURE_CORES)));
-}
-
 status timeline_predict(picture *out, picture_names *names, const plan *p)
 {
     const timing *t = &p->timing;
@@ -127,7 +119,12 @@ status timeline_predict(picture *out, picture_names *names, const plan *p)
         json_array_append_new(out->causes, json_pack("[s, f]", t->causes[i].text, t->causes[i].seconds / t->seconds));
     for (int stage = 0; stage < t->count; stage++) {
         TRY(add_stage(out, names, p, stage));
-        end_row(&out->rows[stage], names, t, stage);
+        /* Until the last rank is done a rank is idle; then come the seconds for which all have waited for a core. */
+        double played = 1e6 * (t->seconds - t->cores);
+        picture_fill(&out->rows[stage], 1e6 * t->ranks[stage].end, played, PICTURE_BUBBLE,
+                     picture_name(names, PICTURE_LAST));
+        picture_fill(&out->rows[stage], played, 1e6 * t->seconds, PICTURE_CORES,
+                     picture_name(names, picture_kind_words(PICTURE_CORES)));
     }
     picture_complete(out, names);
     return STATUS_OK;

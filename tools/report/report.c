@@ -7,6 +7,7 @@
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/embed.h"
 #include "tools/options.h"
 #include "tools/page.h"
@@ -41,13 +42,11 @@ static status write_wandb(char *const *folders, int count, const char *path)
     json_t *list = json_array();
     status s = STATUS_OK;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
-        char *whole = realpath(folders[i], NULL), *metrics = must_format("%s/metrics.jsonl", folders[i]);
+        AUTO_FREE char *whole = realpath(folders[i], NULL), *metrics = must_format("%s/metrics.jsonl", folders[i]);
         if (!whole || access(metrics, R_OK) != 0)
             s = status_fail(STATUS_FAILED, "%s is no run's folder: %s cannot be read", folders[i], metrics);
         else
             json_array_append_new(list, json_string(whole));
-        free(metrics);
-        free(whole);
     }
     json_auto_t *data = json_pack("{s:o, s:o}", "runs", list, "names", names_of_metrics());
     if (s == STATUS_OK)

@@ -162,18 +162,6 @@ static status put_key(void *context, const char *key, const char *value)
     return STATUS_OK;
 }
 
-/* Every key with its value, to compare runs by. */
-static void add_keys(json_t *run, const char *path)
-{
-    config c;
-    json_auto_t *keys = json_object();
-    if (config_load(&c, path, 0, NULL) == STATUS_OK) {
-        if (config_each(&c, put_key, keys) == STATUS_OK)
-            json_object_set(run, "keys", keys);
-        config_free(&c);
-    }
-}
-
 status report_run_read(json_t **out, const char *folder, int points)
 {
     char *metrics = must_format("%s/metrics.jsonl", folder), *path = must_format("%s/config.yaml", folder);
@@ -191,7 +179,14 @@ status report_run_read(json_t **out, const char *folder, int points)
             json_object_set_new(run, "plan", plan);
         else
             json_object_set_new(run, "plan_error", json_string(status_message()));
-        add_keys(run, path);
+        /* Every key with its value, to compare runs by. */
+        config c;
+        json_auto_t *keys = json_object();
+        if (config_load(&c, path, 0, NULL) == STATUS_OK) {
+            if (config_each(&c, put_key, keys) == STATUS_OK)
+                json_object_set(run, "keys", keys);
+            config_free(&c);
+        }
         json_decref(steps);
         json_decref(evaluations);
         *out = run;

@@ -127,7 +127,7 @@ void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, con
     *scratch = *bytes = *messages = 0;
     if (count == 0)
         return;
-    int64_t *counts = NULL;
+    AUTO_FREE int64_t *counts = NULL;
     comm_shape s = collective_shape(o, NULL);
     if (count > 1 || collective_has_parts(o)) {
         counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
@@ -136,7 +136,6 @@ void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, con
     *scratch = comm_scratch_bytes(&s);
     *bytes = comm_expected_bytes(&s);
     *messages = comm_expected_messages(&s);
-    free(counts);
 }
 
 int64_t collective_gathered(const program *p, int index)

@@ -92,17 +92,6 @@ static void look_through(groups *g, const compiled_program *p, const grid *at)
     }
 }
 
-/* Edges above even stages, above odd ones, between the ends; of each, down before up. */
-static void sort_edges(groups *g)
-{
-    for (int i = 1; i < g->count; i++)
-        for (int k = i; k > 0 && g->row[k].round < g->row[k - 1].round; k--) {
-            groups_row between = g->row[k];
-            g->row[k] = g->row[k - 1];
-            g->row[k - 1] = between;
-        }
-}
-
 /* ---- communicators --------------------------------------------------------------------------------------------- */
 
 /* May one communicator serve both? What goes through one queue is in order anyway, and what concerns the whole grid
@@ -112,16 +101,6 @@ static bool serves(const groups_row *a, const groups_row *b)
     bool ordered = axis_rows[a->a].queue == axis_rows[b->a].queue || a->a == AXIS_GRID || b->a == AXIS_GRID;
     return a->from < 0 && b->from < 0 && a->like < 0 && ordered && a->count == b->count &&
            !memcmp(a->members, b->members, (size_t)a->count * sizeof *a->members);
-}
-
-static void share(groups *g)
-{
-    for (int i = 0; i < g->count; i++)
-        for (int k = 0; k < i && g->row[i].like < 0; k++)
-            if (serves(&g->row[k], &g->row[i])) {
-                g->row[i].like = k;
-                g->row[k].use = comm_use_of_both(&g->row[k].use, &g->row[i].use);
-            }
 }
 
 int groups_communicators(const groups *g)
@@ -142,8 +121,19 @@ void groups_find(groups *out, const compiled *c)
             add_axis(out, &c->options.grid, (axis)a);
     for (int i = 0; i < COMPILE_PROGRAMS; i++)
         look_through(out, compile_program_at(c, i), &c->options.grid);
-    sort_edges(out);
-    share(out);
+    /* Edges above even stages, above odd ones, between the ends; of each, down before up. */
+    for (int i = 1; i < out->count; i++)
+        for (int k = i; k > 0 && out->row[k].round < out->row[k - 1].round; k--) {
+            groups_row between = out->row[k];
+            out->row[k] = out->row[k - 1];
+            out->row[k - 1] = between;
+        }
+    for (int i = 0; i < out->count; i++)
+        for (int k = 0; k < i && out->row[i].like < 0; k++)
+            if (serves(&out->row[k], &out->row[i])) {
+                out->row[i].like = k;
+                out->row[k].use = comm_use_of_both(&out->row[k].use, &out->row[i].use);
+            }
 }
 
 void groups_free(groups *g)

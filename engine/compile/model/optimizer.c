@@ -145,16 +145,6 @@ static span piece_span(const storage *s, const parameter_piece *q)
     return p;
 }
 
-static void cut(span *p, int64_t first, int64_t end)
-{
-    int64_t skip = p->first < first ? first - p->first : 0;
-    p->first += skip;
-    p->rows -= skip;
-    p->at.first_element += skip * (p->at.stride ? p->at.stride : 1);
-    if (p->first + p->rows > end)
-        p->rows = end - p->first;
-}
-
 static bool follows(const span *a, const span *b)
 {
     int64_t step = a->at.stride ? a->at.stride : 1;
@@ -173,7 +163,13 @@ static int find_spans(span **spans, const optimizer_update *u, int64_t first, in
     }
     for (int i = 0; i < u->s->of->piece_count; i++) {
         span p = piece_span(u->s, &u->s->of->pieces[i]);
-        cut(&p, first, first + rows);
+        int64_t end = first + rows;
+        int64_t skip = p.first < first ? first - p.first : 0;
+        p.first += skip;
+        p.rows -= skip;
+        p.at.first_element += skip * (p.at.stride ? p.at.stride : 1);
+        if (p.first + p.rows > end)
+            p.rows = end - p.first;
         if (p.rows <= 0)
             continue;
         if (count > 0 && follows(&out[count - 1], &p))

@@ -29,11 +29,6 @@ static bool is_message(const op *o)
     return op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
 }
 
-static bool same_queue(const op *a, const op *b)
-{
-    return axis_rows[a->at.axis].queue == axis_rows[b->at.axis].queue;
-}
-
 /* Long enough to hide a transfer. All ranks of a stage have the same of these. */
 static bool is_long(const op *o)
 {
@@ -89,7 +84,7 @@ static void rearrange(orderer *o, const int *place)
 {
     int n = o->list->count, at = 0;
     unsigned long count = (unsigned long)n;
-    int *head = must_alloc(2 * count * sizeof *head), *next = must_alloc(count * sizeof *next);
+    AUTO_FREE int *head = must_alloc(2 * count * sizeof *head), *next = must_alloc(count * sizeof *next);
     AUTO_FREE op **ops = must_alloc(count * sizeof *ops);
     uses *moved = must_alloc(count * sizeof *moved);
     for (int i = 0; i < 2 * n; i++)
@@ -106,8 +101,6 @@ static void rearrange(orderer *o, const int *place)
     memcpy(o->list->ops, ops, count * sizeof *ops);
     free(o->uses);
     o->uses = moved;
-    free(next);
-    free(head);
 }
 
 static int *as_it_is(const orderer *o)
@@ -127,22 +120,13 @@ static int earliest(const orderer *o, int at)
     int to = at;
     while (to > 0) {
         const op *above = o->list->ops[to - 1];
-        if (is_message(above) || (is_collective(above) && same_queue(above, launch)) || conflict(o, to - 1, at))
+        if (is_message(above) ||
+            (is_collective(above) && (axis_rows[above->at.axis].queue == axis_rows[launch->at.axis].queue)) ||
+            conflict(o, to - 1, at))
             break;
         to--;
     }
     return to;
-}
-
-static void launch_early(orderer *o)
-{
-    AUTO_FREE int *place = as_it_is(o);
-    for (int i = 0; i < o->list->count; i++)
-        if (is_collective(o->list->ops[i])) {
-            int to = earliest(o, i);
-            place[i] = to < i ? BEFORE(to) : STAYS(i);
-        }
-    rearrange(o, place);
 }
 
 /* ---- products --------------------------------------------------------------------------------------------------- */
@@ -169,14 +153,6 @@ static void forget(filler *f, int which)
         f->free[i] = f->free[i + 1];
 }
 
-/* Op `at` must find done what it needs: products that it may not precede no longer move. */
-static void hold_back(filler *f, int at)
-{
-    for (int i = f->count - 1; i >= 0; i--)
-        if (conflict(f->o, f->free[i], at))
-            forget(f, i);
-}
-
 /* Ends what is under way that op `at` needs; was there one with nothing long since its launch? */
 static bool ends_bare(filler *f, int at)
 {
@@ -199,7 +175,10 @@ static bool ends_bare(filler *f, int at)
 static void pass(filler *f, int at)
 {
     const op *o = f->o->list->ops[at];
-    hold_back(f, at);
+    /* Op `at` must find done what it needs: products that it may not precede no longer move. */
+    for (int i = f->count - 1; i >= 0; i--)
+        if (conflict(f->o, f->free[i], at))
+            forget(f, i);
     if (ends_bare(f, at) && f->count > 0) {
         f->place[f->free[--f->count]] = BEFORE(at);
         f->last_long = at - 1;
@@ -251,14 +230,6 @@ static void find_bare(program *out, program *list)
     free(o.uses);
 }
 
-static program copy_of(const program *list)
-{
-    program copy = {0};
-    for (int i = 0; i < list->count; i++)
-        program_append(&copy, list->ops[i]);
-    return copy;
-}
-
 /* What nothing would be beside, in an order of whole products, gets parts of its own. Collectives along other axes are
  * left out of that order: a rank may have a bias to gather that those that it exchanges parts with do not have. */
 static void cut_bare(compiled_program *out, compile_order how)
@@ -292,7 +263,9 @@ void order_micro_batches(compiled_program *out, compile_order how)
         whole = order_halve(out);
     if (how >= ORDER_EARLY_PARTS)
         cut_bare(out, how);
-    program lowered = copy_of(&out->list);
+    program lowered = {0};
+    for (int i = 0; i < out->list.count; i++)
+        program_append(&lowered, out->list.ops[i]);
     order_list(&out->list, how);
     MUST(order_check(&lowered, &out->list) == STATUS_OK, "%s", status_message());
     if (is_halved(how))
@@ -306,7 +279,13 @@ void order_list(program *list, compile_order how)
     if (how == ORDER_AS_LOWERED || list->count == 0)
         return;
     orderer o = {.list = list, .uses = find_uses(list)};
-    launch_early(&o);
+    AUTO_FREE int *place = as_it_is(&o);
+    for (int i = 0; i < o.list->count; i++)
+        if (is_collective(o.list->ops[i])) {
+            int to = earliest(&o, i);
+            place[i] = to < i ? BEFORE(to) : STAYS(i);
+        }
+    rearrange(&o, place);
     if (how != ORDER_EARLY && how != ORDER_EARLY_PARTS)
         fill_gaps(&o, is_halved(how) ? WINDOW_HALVED : WINDOW_FILLED);
     free(o.uses);

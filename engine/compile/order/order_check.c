@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* ---- which operands may share bytes ------------------------------------------------------------------------------ */
 
@@ -58,7 +59,7 @@ int *order_objects(const program *list, int *count)
 {
     int64_t all = (int64_t)list->count * ORDER_OPERANDS, persistent = 0;
     int *of = must_alloc((unsigned long)(all + 1) * sizeof *of);
-    span *spans = must_alloc((unsigned long)(all + 1) * sizeof *spans);
+    AUTO_FREE span *spans = must_alloc((unsigned long)(all + 1) * sizeof *spans);
     for (int64_t i = 0; i < all; i++) {
         tensor *t = root_of(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
         of[i] = -1;
@@ -77,7 +78,6 @@ int *order_objects(const program *list, int *count)
         of[i] = t->id;
     }
     *count = number_persistent(of, spans, persistent, *count);
-    free(spans);
     return of;
 }
 

@@ -52,19 +52,6 @@ static double *room_for(const load_law *law, int draws)
     return must_calloc((unsigned long)draws * (unsigned long)law->layers * (unsigned long)law->experts, sizeof(double));
 }
 
-static void draw_shares(load_law *law)
-{
-    law->draws = DRAWS;
-    law->shares = room_for(law, DRAWS);
-    for (int d = 0; d < DRAWS; d++)
-        for (int l = 0; l < law->layers; l++) {
-            double *share = shares_at(law, d, l);
-            for (int e = 0; e < law->experts; e++)
-                share[e] = exp(law->sigma * normal(d, l, e));
-            scale_to_one(share, law->experts);
-        }
-}
-
 /* ---- a run's trace ----------------------------------------------------------------------------------------------- */
 
 /* False: the line is no record of a model with so many layers and experts. */
@@ -92,18 +79,6 @@ static bool read_record(double *share, int64_t *step, const load_law *law, const
     return true;
 }
 
-/* The latest record of a step counts: a resumed run writes some again. */
-static void keep_record(load_law *law, const double *share, int64_t step)
-{
-    unsigned long size = (unsigned long)law->layers * (unsigned long)law->experts;
-    while (law->draws > 0 && law->steps[law->draws - 1] >= step)
-        law->draws--;
-    law->shares = must_realloc(law->shares, (unsigned long)(law->draws + 1) * size * sizeof *law->shares);
-    law->steps = must_realloc(law->steps, (unsigned long)(law->draws + 1) * sizeof *law->steps);
-    memcpy(shares_at(law, law->draws, 0), share, size * sizeof *share);
-    law->steps[law->draws++] = step;
-}
-
 static status read_trace(load_law *law, const char *path)
 {
     AUTO(FILE) *file = fopen(path, "r");
@@ -124,7 +99,14 @@ static status read_trace(load_law *law, const char *path)
                                "--load %s: record %d is not {\"step\": n, \"loads\": [...]} with %d counts for each of "
                                "%d layers, as the configuration has them",
                                path, line, law->experts, law->layers);
-        keep_record(law, share, step);
+        /* The latest record of a step counts: a resumed run writes some again. */
+        unsigned long size = (unsigned long)law->layers * (unsigned long)law->experts;
+        while (law->draws > 0 && law->steps[law->draws - 1] >= step)
+            law->draws--;
+        law->shares = must_realloc(law->shares, (unsigned long)(law->draws + 1) * size * sizeof *law->shares);
+        law->steps = must_realloc(law->steps, (unsigned long)(law->draws + 1) * sizeof *law->steps);
+        memcpy(shares_at(law, law->draws, 0), share, size * sizeof *share);
+        law->steps[law->draws++] = step;
     }
     return law->draws > 0 ? STATUS_OK : status_fail(STATUS_USAGE, "--load %s: no record of loads is in it", path);
 }
@@ -143,7 +125,15 @@ status load_open(load_law *out, const char *text, const model_shape *shape)
         out->sigma = strtod(text + sizeof word - 1, &end);
         if (end == text + sizeof word - 1 || *end || !(out->sigma >= 0 && out->sigma <= 10))
             return status_fail(STATUS_USAGE, "--load %s: SIGMA is a number from 0 to 10, as in lognormal:0.3", text);
-        draw_shares(out);
+        out->draws = DRAWS;
+        out->shares = room_for(out, DRAWS);
+        for (int d = 0; d < DRAWS; d++)
+            for (int l = 0; l < out->layers; l++) {
+                double *share = shares_at(out, d, l);
+                for (int e = 0; e < out->experts; e++)
+                    share[e] = exp(out->sigma * normal(d, l, e));
+                scale_to_one(share, out->experts);
+            }
         return STATUS_OK;
     }
     out->kind = LOAD_TRACE;

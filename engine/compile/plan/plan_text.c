@@ -169,20 +169,6 @@ static void print_work(FILE *out, const plan *p)
         fprintf(out, "in flight counts micro-batches x chunks, of which a stage has %d\n", p->schedule->chunks);
 }
 
-/* The rank whose update takes longest. */
-static void print_update(FILE *out, const plan *p)
-{
-    const plan_rank *most = WITH_MOST(p, update.seconds);
-    const plan_update *u = &most->update;
-    char flops[UNITS_TEXT], sent[UNITS_TEXT], working[UNITS_TEXT];
-    fprintf(out, "\nupdate            %s: %.2g s on rank %d, %s FLOPs (%.2g%% of its step's), %s of working memory",
-            optimizer_name(&p->options), u->seconds, most->rank, count_text(flops, u->flops),
-            most->flops > 0 ? 100 * u->flops / most->flops : 0, bytes_text(working, (double)u->working));
-    if (u->sent > 0)
-        fprintf(out, ", %s sent along tensor", bytes_text(sent, (double)u->sent));
-    fputc('\n', out);
-}
-
 static void print_loss(FILE *out, const plan *p)
 {
     int with = 0;
@@ -424,16 +410,6 @@ static void print_exposed(FILE *out, const plan *p)
         fputs(" of the step, for transfers that nothing hides\n", out);
 }
 
-/* What is left when the bubble and the waits are taken off. */
-static void print_cores(FILE *out, const plan *p)
-{
-    if (p->timing.cores / p->step_seconds >= 0.0005)
-        fprintf(out, "cores             %.1f%% of the step, which %d ranks wait for a core: they share %d\n",
-                100 * p->timing.cores / p->step_seconds, p->options.grid.ranks, p->profile.cores);
-    if (p->options.grid.ranks > 1)
-        fprintf(out, "computing         %.1f%% of the step\n", 100 * computing_seconds(p) / p->step_seconds);
-}
-
 static void print_time(FILE *out, const plan *p)
 {
     const profile *h = &p->profile;
@@ -444,7 +420,12 @@ static void print_time(FILE *out, const plan *p)
     if (p->timing.barrier / p->step_seconds >= 0.0005)
         fprintf(out, "norm              %.1f%% of the step, until all ranks have their gradients\n",
                 100 * p->timing.barrier / p->step_seconds);
-    print_cores(out, p);
+    /* What is left when the bubble and the waits are taken off. */
+    if (p->timing.cores / p->step_seconds >= 0.0005)
+        fprintf(out, "cores             %.1f%% of the step, which %d ranks wait for a core: they share %d\n",
+                100 * p->timing.cores / p->step_seconds, p->options.grid.ranks, p->profile.cores);
+    if (p->options.grid.ranks > 1)
+        fprintf(out, "computing         %.1f%% of the step\n", 100 * computing_seconds(p) / p->step_seconds);
     fputs("longest chain     ", out);
     for (int i = 0; i < p->timing.cause_count && i < 4; i++)
         fprintf(out, "%s%s %.0f%%", i ? ", " : "", p->timing.causes[i].text,
@@ -464,7 +445,16 @@ void plan_text_report(FILE *out, const plan *p)
     print_layout(out, p);
     print_memory(out, p);
     print_work(out, p);
-    print_update(out, p);
+    /* The rank whose update takes longest. */
+    const plan_rank *most = WITH_MOST(p, update.seconds);
+    const plan_update *u = &most->update;
+    char flops[UNITS_TEXT], sent[UNITS_TEXT], working[UNITS_TEXT];
+    fprintf(out, "\nupdate            %s: %.2g s on rank %d, %s FLOPs (%.2g%% of its step's), %s of working memory",
+            optimizer_name(&p->options), u->seconds, most->rank, count_text(flops, u->flops),
+            most->flops > 0 ? 100 * u->flops / most->flops : 0, bytes_text(working, (double)u->working));
+    if (u->sent > 0)
+        fprintf(out, ", %s sent along tensor", bytes_text(sent, (double)u->sent));
+    fputc('\n', out);
     print_loss(out, p);
     print_attention(out, p);
     print_gathered(out, p);
@@ -545,17 +535,6 @@ static void json_choices(FILE *out, const plan *p)
     fputs("],\n", out);
 }
 
-/* Nothing where no ranks divide experts. */
-static void json_dispatch(FILE *out, const plan *p)
-{
-    const compile_options *o = &p->options;
-    if (o->layout.expert > 1)
-        fprintf(out, " \"expert_dispatch\": {\"how\": \"%s\", \"gather_seconds\": %.17g, \"slots_seconds\": %.17g},\n",
-                config_word_of("parallel.expert_dispatch",
-                               o->transfers.slots ? CONFIG_DISPATCH_SLOTS : CONFIG_DISPATCH_GATHER),
-                dispatch_seconds(o, &p->profile, false), dispatch_seconds(o, &p->profile, true));
-}
-
 static void json_device_memory(FILE *out, const plan *p)
 {
     const profile *h = &p->profile;
@@ -615,7 +594,13 @@ void plan_text_json(FILE *out, const plan *p, const char *more)
     }
     fputs("],\n", out);
     json_choices(out, p);
-    json_dispatch(out, p);
+    /* Nothing where no ranks divide experts. */
+    const compile_options *o = &p->options;
+    if (o->layout.expert > 1)
+        fprintf(out, " \"expert_dispatch\": {\"how\": \"%s\", \"gather_seconds\": %.17g, \"slots_seconds\": %.17g},\n",
+                config_word_of("parallel.expert_dispatch",
+                               o->transfers.slots ? CONFIG_DISPATCH_SLOTS : CONFIG_DISPATCH_GATHER),
+                dispatch_seconds(o, &p->profile, false), dispatch_seconds(o, &p->profile, true));
     if (p->profile.capacity > 0)
         json_device_memory(out, p);
     json_time(out, p);

@@ -107,16 +107,6 @@ static int most_along(int coordinate, const search_terms *t)
     return (int)(most < t->ranks ? most : t->ranks);
 }
 
-/* Blocks of ranks that divide experts: whole ones of a stage, each rank with as many experts. */
-static void add_experts(list *all, search_layout l, const search_terms *t)
-{
-    int experts = t->config->model.shape.experts, stage = t->ranks / l.of.size[GRID_PIPELINE];
-    int most = experts < stage ? experts : stage;
-    for (l.of.expert = 1; l.of.expert == 1 || l.of.expert <= most; l.of.expert++)
-        if (stage % l.of.expert == 0 && experts % l.of.expert == 0)
-            add_batches(all, l, t);
-}
-
 /* All sizes from a coordinate on, whose ranks in `l` are one each; those that are left divide the samples. Where ranks
  * divide weights, tokens between blocks are divided or not. */
 static void add_sizes(list *all, search_layout l, const search_terms *t, int from)
@@ -124,7 +114,12 @@ static void add_sizes(list *all, search_layout l, const search_terms *t, int fro
     int *size = l.of.size;
     if (from == GRID_AXES) {
         size[GRID_DATA] = (int)(t->ranks / grid_ranks_of(size));
-        add_experts(all, l, t);
+        /* Blocks of ranks that divide experts: whole ones of a stage, each rank with as many experts. */
+        int experts = t->config->model.shape.experts, stage = t->ranks / l.of.size[GRID_PIPELINE];
+        int most = experts < stage ? experts : stage;
+        for (l.of.expert = 1; l.of.expert == 1 || l.of.expert <= most; l.of.expert++)
+            if (stage % l.of.expert == 0 && experts % l.of.expert == 0)
+                add_batches(all, l, t);
         return;
     }
     for (size[from] = 1; size[from] <= most_along(from, t); size[from]++) {
@@ -460,24 +455,19 @@ static int next_round(search_layout *out, tries *t, int room, double best)
     return n;
 }
 
-/* Those with the most stages first, which take longest: so threads end at about the same time. */
-static void longest_first(int *order, const search_layout *these, int count)
-{
-    for (int i = 0; i < count; i++) {
-        int k = i;
-        for (; k > 0 && these[order[k - 1]].of.size[GRID_PIPELINE] < these[i].of.size[GRID_PIPELINE]; k--)
-            order[k] = order[k - 1];
-        order[k] = i;
-    }
-}
-
 /* `all`: where what does not fit is to be tried with a budget, or NULL. */
 static void play_round(search *out, tries *all, const search_terms *t, const search_layout *these, int count)
 {
     search_result round[ROUND];
     status ok[ROUND];
     int order[ROUND];
-    longest_first(order, these, count);
+    /* Those with the most stages first, which take longest: so threads end at about the same time. */
+    for (int i = 0; i < count; i++) {
+        int k = i;
+        for (; k > 0 && these[order[k - 1]].of.size[GRID_PIPELINE] < these[i].of.size[GRID_PIPELINE]; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
 #pragma omp parallel for schedule(dynamic, 1)
     for (int k = 0; k < count; k++)
         ok[order[k]] = exact(&round[order[k]], t, &these[order[k]], out);

@@ -92,13 +92,6 @@ static users *users_open(const program *p)
     return u;
 }
 
-static void users_close(users *u)
-{
-    free(u->positions);
-    free(u->table);
-    free(u);
-}
-
 /* The first of these ascending positions behind `at`, if it is below `most`; else `most`. */
 static int first_behind(const int *positions, int count, int at, int most)
 {
@@ -160,7 +153,7 @@ void place_waits(compiled_program *out, compile_order how)
     unsigned long n = (unsigned long)before.count + 1;
     AUTO_FREE int *head = must_alloc(n * sizeof *head);
     AUTO_FREE int *next = must_alloc(n * sizeof *next);
-    users *index = users_open(&before);
+    AUTO_FREE users *index = users_open(&before);
     int after_gathers = before.count; /* the first op behind the gathers of what ranks have updated */
     for (int i = 0; i <= before.count; i++)
         head[i] = -1;
@@ -189,7 +182,8 @@ void place_waits(compiled_program *out, compile_order how)
             o->at.request = out->requests++;
         program_append(&out->list, o);
     }
-    users_close(index);
+    free(index->positions);
+    free(index->table);
     program_free(&before);
 }
 
@@ -280,16 +274,6 @@ static void live_at(uses *u, tensor *t, const op *o)
     own->pitched &= (op_row_of(o)->flags & OP_PITCHED) != 0;
 }
 
-static void find_lifetimes(uses *u, program *p)
-{
-    for (int i = 0; i < p->count; i++) {
-        op *o = p->ops[i];
-        o->index = i;
-        for (int k = 0; k < COMPILED_OPERANDS; k++)
-            live_at(u, compiled_operand(o, k), o);
-    }
-}
-
 /* ---- in place --------------------------------------------------------------------------------------------------- */
 
 /* Bytes from the start of the storage that `t` lies in. */
@@ -334,17 +318,6 @@ static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
         return false;
     int end = op_starts(o) ? wait_of[o->at.request] : o->index;
     return count_reads(o, x) == 1 && x->last == end;
-}
-
-static void take_over(uses *u, tensor *x, tensor *y)
-{
-    y->base = x;
-    y->offset = 0;
-    if (y->last > x->last)
-        x->last = y->last;
-    if (x->class == CLASS_TEMPORARY)
-        x->class = y->class;
-    join_chains(u, x, y);
 }
 
 /* May `whole`, which has bytes of its own and no views, be moved to where the view `part` is, at `o`, which reads the
@@ -409,19 +382,6 @@ static tensor *paired(const op *o, int j, int k)
     return op_row_of(o)->takes[j] >> k & 1 ? o->in[k] : NULL;
 }
 
-/* Downwards, so that what an input was made from finds it in its columns. */
-static void make_inputs_in_place(uses *u, const program *p)
-{
-    for (int i = p->count - 1; i >= 0; i--) {
-        const op *o = p->ops[i];
-        for (int j = 0; j < OP_MAX_OUT; j++) {
-            bool made = !o->out[j];
-            for (int k = 0; k < OP_MAX_IN && !made; k++)
-                made = paired(o, j, k) && make_in_columns(u, o, paired(o, j, k), o->out[j]);
-        }
-    }
-}
-
 static void put_output_in_place(uses *u, const op *o, const int *wait_of, int j)
 {
     tensor *y = o->out[j];
@@ -433,7 +393,13 @@ static void put_output_in_place(uses *u, const op *o, const int *wait_of, int j)
         if (x && x->base && x->offset == 0 && tensor_bytes(compiled_holder(x)) == tensor_bytes(x))
             x = compiled_holder(x);
         if (x && may_take(o, wait_of, x, y)) {
-            take_over(u, x, y);
+            y->base = x;
+            y->offset = 0;
+            if (y->last > x->last)
+                x->last = y->last;
+            if (x->class == CLASS_TEMPORARY)
+                x->class = y->class;
+            join_chains(u, x, y);
             return;
         }
     }
@@ -446,7 +412,15 @@ static void share_in_place(uses *u, compiled_program *out)
     for (int i = 0; i < p->count; i++)
         if (op_waits(p->ops[i]))
             wait_of[p->ops[i]->at.request] = i;
-    make_inputs_in_place(u, p);
+    /* Downwards, so that what an input was made from finds it in its columns. */
+    for (int i = p->count - 1; i >= 0; i--) {
+        const op *o = p->ops[i];
+        for (int j = 0; j < OP_MAX_OUT; j++) {
+            bool made = !o->out[j];
+            for (int k = 0; k < OP_MAX_IN && !made; k++)
+                made = paired(o, j, k) && make_in_columns(u, o, paired(o, j, k), o->out[j]);
+        }
+    }
     for (int i = 0; i < p->count; i++)
         for (int j = 0; j < OP_MAX_OUT; j++)
             put_output_in_place(u, p->ops[i], wait_of, j);
@@ -456,7 +430,12 @@ static void share_in_place(uses *u, compiled_program *out)
 static void find_storage(compiled_program *out)
 {
     uses u = {0};
-    find_lifetimes(&u, &out->list);
+    for (int i = 0; i < out->list.count; i++) {
+        op *o = out->list.ops[i];
+        o->index = i;
+        for (int k = 0; k < COMPILED_OPERANDS; k++)
+            live_at(&u, compiled_operand(o, k), o);
+    }
     share_in_place(&u, out);
     for (int i = 0; i < u.count; i++)
         u.all[i].of->id = -1;

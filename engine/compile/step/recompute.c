@@ -441,20 +441,6 @@ static void close_search(search *d)
     pool_free(&d->words);
 }
 
-/* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the
- * same indices: one may gather a bias that another does not have. */
-static void adopt(search *own, const search *d, int count)
-{
-    AUTO_FREE int *taken = must_calloc((unsigned long)d->class_count + 1, sizeof *taken);
-    for (int i = 0; i < count; i++) {
-        int of = d->entries[i].class, mine = find_class(own, d->classes[of].name, d->classes[of].nth),
-            nth = taken[of]++;
-        for (int k = 0; k < own->entry_count; k++)
-            if (own->entries[k].class == mine && nth-- == 0)
-                own->drop[own->entries[k].chunk][own->entries[k].index] = 1;
-    }
-}
-
 static status decide_both(int *count, search *d, bool entire)
 {
     d->entire = entire;
@@ -494,7 +480,15 @@ status recompute_decide(recompute_decision *out, const compiled *c, int rung, bo
     open_search(&d, &largest, rung);
     TRY(decide_all(&out->dropped, &d, draft));
     open_search(&own, c, rung);
-    adopt(&own, &d, out->dropped);
+    /* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the
+     * same indices: one may gather a bias that another does not have. */
+    AUTO_FREE int *taken = must_calloc((unsigned long)d.class_count + 1, sizeof *taken);
+    for (int i = 0; i < out->dropped; i++) {
+        int of = d.entries[i].class, mine = find_class(&own, d.classes[of].name, d.classes[of].nth), nth = taken[of]++;
+        for (int k = 0; k < own.entry_count; k++)
+            if (own.entries[k].class == mine && nth-- == 0)
+                own.drop[own.entries[k].chunk][own.entries[k].index] = 1;
+    }
     out->words = describe(&d, out->dropped);
     out->drop = TAKE(own.drop);
     out->chunks = c->options.layout.virtual_stages;

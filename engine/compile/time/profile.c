@@ -105,13 +105,6 @@ static const op *assigned_by(const op *o)
     return NULL;
 }
 
-/* Of rows that came in slots, the op that filled them at their sources; else NULL. */
-static const op *slots_behind(const op *assign)
-{
-    const op *exchange = assign->in[0]->producer;
-    return exchange && op_has(exchange, OP_EXCHANGE) ? exchange->in[0]->producer : NULL;
-}
-
 /* The share of an op's planned rows that tokens have, on the slowest of the ranks that divide experts; 1 of ops that
  * compute all rows. The waves of a ladder are planned for more than come. */
 static double rows_filled(const profile *p, const op *o)
@@ -119,7 +112,9 @@ static double rows_filled(const profile *p, const op *o)
     const op *by = assigned_by(o);
     if (!by)
         return 1;
-    const op *sent = slots_behind(by);
+    /* Of rows that came in slots, the op that filled them at their sources; else NULL. */
+    const op *exchange = by->in[0]->producer;
+    const op *sent = exchange && op_has(exchange, OP_EXCHANGE) ? exchange->in[0]->producer : NULL;
     const op_routing *as = sent ? &sent->at.routing : &by->at.routing;
     double chosen = (double)tensor_elements(sent ? sent->in[0] : by->in[0]);
     double mean = sent ? chosen / as->slots : chosen * as->local / as->experts;

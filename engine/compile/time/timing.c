@@ -41,11 +41,6 @@ void timing_free(timing *p)
     *p = (timing){0};
 }
 
-static int stage_of(const grid *g, int rank)
-{
-    return grid_of(g, rank).at[GRID_PIPELINE];
-}
-
 static timing_op take(const profile *p, const grid *g, const program *list, int i)
 {
     const op *o = list->ops[i];
@@ -64,7 +59,7 @@ static timing_op take(const profile *p, const grid *g, const program *list, int 
         e.sends = op_has(o, OP_LEAVES);
         e.last = o->at.bundle + 1 >= o->at.bundle_of;
         e.seconds = e.last ? profile_transfer(p, g, list, i) : 0;
-        e.peer = message ? stage_of(g, o->at.peer) : -1;
+        e.peer = message ? (grid_of(g, o->at.peer).at[GRID_PIPELINE]) : -1;
         e.leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks
                            : profile_leaves_node(p, g, (axis)o->at.axis);
     } else {

@@ -194,20 +194,6 @@ static float *section_at(const outer *o, int i)
     return i == 0 ? o->memory.reference : i == 1 ? o->memory.momentum : o->memory.error;
 }
 
-/* Sections one after the other. What a server holds is the model itself, for whoever reads models. */
-static void list_pieces(outer *o, bool server)
-{
-    const char *const sections[SECTIONS] = {server ? STATE_MODEL : "outer_reference", "outer_momentum", "outer_error"};
-    o->memory.pieces = must_calloc((unsigned long)(o->units.mine_count * SECTIONS) + 1, sizeof *o->memory.pieces);
-    for (int i = 0; i < SECTIONS; i++)
-        for (int k = 0; k < o->units.mine_count && section_at(o, i); k++) {
-            checkpoint_piece *p = &o->memory.pieces[o->memory.piece_count++];
-            const outer_unit *m = &o->units.mine[k];
-            p->section = sections[i];
-            units_rectangle(&p->of, &p->at, &o->units.list[m->unit], o->units.tensors, section_at(o, i) + m->at);
-        }
-}
-
 status outer_read_sections(outer *o, checkpoint *from)
 {
     for (int i = 0; i < o->memory.piece_count; i++) {
@@ -313,7 +299,16 @@ status outer_open(outer *o, const config *c, comm *world, watchdog *w, bool serv
     o->fingerprint = fingerprint_of(o);
     list_mine(o);
     TRY(comm_all_status(all, open_memory(o, server)));
-    list_pieces(o, server);
+    /* Sections one after the other. What a server holds is the model itself, for whoever reads models. */
+    const char *const sections[SECTIONS] = {server ? STATE_MODEL : "outer_reference", "outer_momentum", "outer_error"};
+    o->memory.pieces = must_calloc((unsigned long)(o->units.mine_count * SECTIONS) + 1, sizeof *o->memory.pieces);
+    for (int i = 0; i < SECTIONS; i++)
+        for (int k = 0; k < o->units.mine_count && section_at(o, i); k++) {
+            checkpoint_piece *p = &o->memory.pieces[o->memory.piece_count++];
+            const outer_unit *m = &o->units.mine[k];
+            p->section = sections[i];
+            units_rectangle(&p->of, &p->at, &o->units.list[m->unit], o->units.tensors, section_at(o, i) + m->at);
+        }
     return comm_all_status(all, open_transport(o));
 }
 

@@ -54,18 +54,6 @@ static void drop_partners(islands *o, uint64_t here, uint64_t bad)
     }
 }
 
-static void say_exchanged(const islands *o)
-{
-    char names[256] = "";
-    for (int s = 0; s < o->core.config->outer.slots; s++) {
-        size_t used = strlen(names);
-        if (o->gossip.partners >> s & 1)
-            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", o->gossip.name[s]);
-    }
-    log_info("islands: exchange after step %lld with %s; disagreement %.3g", (long long)o->offered.step,
-             *names ? names : "nobody", o->core.counts.disagreement);
-}
-
 /* Partners that have not said yet that they hold what this island offered, and still may fetch it. */
 static uint64_t still_fetching(const islands *o)
 {
@@ -111,7 +99,14 @@ static void exchange(islands *o, const islands_position *p)
     o->gossip.owed = o->gossip.partners;
     if (outer_first_rank(&o->core))
         outer_report_held(&o->core, o->gossip.number, o->gossip.partners | 1ull << o->core.slot);
-    say_exchanged(o);
+    char names[256] = "";
+    for (int s = 0; s < o->core.config->outer.slots; s++) {
+        size_t used = strlen(names);
+        if (o->gossip.partners >> s & 1)
+            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", o->gossip.name[s]);
+    }
+    log_info("islands: exchange after step %lld with %s; disagreement %.3g", (long long)o->offered.step,
+             *names ? names : "nobody", o->core.counts.disagreement);
 }
 
 static status push(islands *o, islands_position *p)

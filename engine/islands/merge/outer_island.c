@@ -251,16 +251,11 @@ status islands_join(islands *o, islands_position *p, int *slot)
     return s;
 }
 
-/* Fragment i is due i H / P steps into every round of H; -1: none is. */
-static int due(const islands *o, int64_t step)
-{
-    int64_t every = o->core.config->outer.every, each = every / o->core.config->outer.fragments;
-    return step % each == 0 ? (int)(step % every / each) : -1;
-}
-
 static status after_step(islands *o, islands_position *p)
 {
-    int fragment = due(o, p->step);
+    /* Fragment i is due i H / P steps into every round of H; -1: none is. */
+    int64_t every = o->core.config->outer.every, each = every / o->core.config->outer.fragments;
+    int fragment = p->step % each == 0 ? (int)(p->step % every / each) : -1;
     o->core.step = p->step;
     if (o->topology->end && p->step == o->core.config->train.steps)
         return o->topology->end(o, p);

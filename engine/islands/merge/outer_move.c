@@ -5,6 +5,7 @@
 
 #include "engine/state/rank/state.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* The part of a unit that one piece of one rank holds: a rectangle of the tensor. */
 typedef struct share {
@@ -102,11 +103,10 @@ static void open_shares(shares *s, const outer_move *m, const state_section *sec
     int pieces = 0;
     for (int i = 0; i < count; i++) {
         int more;
-        checkpoint_piece *list = state_pieces(&more, m->compiled, m->executor, sections[i], writing);
+        AUTO_FREE checkpoint_piece *list = state_pieces(&more, m->compiled, m->executor, sections[i], writing);
         s->pieces = must_realloc(s->pieces, (unsigned long)(pieces + more + 1) * sizeof *list);
         memcpy(s->pieces + pieces, list, (size_t)more * sizeof *list);
         pieces += more;
-        free(list);
     }
     AUTO_FREE share *mine = NULL;
     int n = list_mine(&mine, m->core, s->pieces, pieces);

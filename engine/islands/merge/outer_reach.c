@@ -19,21 +19,15 @@ bool outer_first_rank(const outer *o)
 
 /* ---- a place ----------------------------------------------------------------------------------------------------- */
 
-/* The addresses of etcd with commas between; the caller's. */
-static char *addresses(const config *c)
-{
-    char *all = must_strdup("");
-    for (int i = 0; i < c->outer.rendezvous.count; i++) {
-        char *longer = must_format("%s%s%s", all, i ? "," : "", c->outer.rendezvous.item[i].path);
-        free(all);
-        all = longer;
-    }
-    return all;
-}
-
 static status claim(outer *o, int hint, const char *name, const char *const *endpoints)
 {
-    AUTO_FREE char *where = addresses(o->config);
+    /* The addresses of etcd with commas between; the caller's. */
+    char *where = must_strdup("");
+    for (int i = 0; i < o->config->outer.rendezvous.count; i++) {
+        char *longer = must_format("%s%s%s", where, i ? "," : "", o->config->outer.rendezvous.item[i].path);
+        free(where);
+        where = longer;
+    }
     double lease = o->config->outer.timeout / 2;
     const membership_options options = {.addresses = where,
                                         .login = o->login,

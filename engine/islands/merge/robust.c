@@ -92,16 +92,6 @@ static double agreement_of(const double *products, const double *norm, int i, in
     return robust_median(cosine, others);
 }
 
-/* The change that agrees least among those that are not left out. */
-static int find_stranger(const robust_judgement *judged, int count)
-{
-    int least = -1;
-    for (int i = 0; i < count; i++)
-        if (!judged->left_out[i] && (least < 0 || judged->agreement[i] < judged->agreement[least]))
-            least = i;
-    return least;
-}
-
 void robust_judge(robust_judgement *out, const double *products, int count)
 {
     static const double SHARE = 0.5; /* of the median agreement */
@@ -116,7 +106,11 @@ void robust_judge(robust_judgement *out, const double *products, int count)
     double usual = robust_median(out->agreement, count);
     out->least = usual > 0 ? SHARE * usual : -1; /* where most disagree, nobody is a stranger */
     while (out->count < robust_trimmed(count)) {
-        int stranger = find_stranger(out, count);
+        /* The change that agrees least among those that are not left out. */
+        int stranger = -1;
+        for (int i = 0; i < count; i++)
+            if (!out->left_out[i] && (stranger < 0 || out->agreement[i] < out->agreement[stranger]))
+                stranger = i;
         if (!(out->agreement[stranger] < out->least))
             return;
         out->left_out[stranger] = true;

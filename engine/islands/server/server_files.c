@@ -152,18 +152,6 @@ static status open_first(server *v)
     return lines_open(&v->lines, lines_path);
 }
 
-static void open_writer(server *v)
-{
-    v->buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
-    MUST(v->buffer, "out of host memory");
-    v->writer = checkpoint_writer_open(
-        &(checkpoint_writer_options){.share = {v->core.memory.pieces, v->core.memory.piece_count, comm_rank(v->world),
-                                               comm_ranks(v->world), v->run, false},
-                                     .buffer = v->buffer});
-    if (first_rank(v))
-        v->publisher = checkpoint_publisher_open(comm_ranks(v->world), v->run, v->buffer);
-}
-
 status server_files_open(server *v)
 {
     comm_group *all = comm_world(v->world);
@@ -172,7 +160,14 @@ status server_files_open(server *v)
     snprintf(v->run, sizeof v->run, "%s", watchdog_run(v->watchdog));
     TRY(comm_all_status(all, first_rank(v) ? open_first(v) : STATUS_OK));
     TRY(open_model(v));
-    open_writer(v);
+    v->buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
+    MUST(v->buffer, "out of host memory");
+    v->writer = checkpoint_writer_open(
+        &(checkpoint_writer_options){.share = {v->core.memory.pieces, v->core.memory.piece_count, comm_rank(v->world),
+                                               comm_ranks(v->world), v->run, false},
+                                     .buffer = v->buffer});
+    if (first_rank(v))
+        v->publisher = checkpoint_publisher_open(comm_ranks(v->world), v->run, v->buffer);
     return STATUS_OK;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { WINDOW = 64, POLL_MS = 5, REQUESTS_A_TURN = 64, HANDSHAKE_MS = 5000 };
 static const int64_t LONGEST = WIRE_MESSAGE + 256; /* of a frame: CURVE adds a little to a message */
@@ -139,11 +140,10 @@ static bool allowed(transport *t)
 /* On a thread of ZeroMQ. */
 static void end_answer(void *data, void *hint)
 {
-    answer *a = hint;
+    AUTO_FREE answer *a = hint;
     (void)data;
     atomic_fetch_sub(a->all, a->bytes);
     atomic_fetch_sub(a->of_key, a->bytes);
-    free(a);
 }
 
 /* A message of so many bytes, which counts until it is sent or dropped. */

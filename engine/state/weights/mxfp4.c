@@ -8,17 +8,6 @@ static const float values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,
 
 enum { SCALE_OF_ONE = 127 };
 
-/* Elements [first, first + count) of a row of groups, `stride` apart in `to`. */
-static void read_row(float *to, int64_t stride, const uint8_t *blocks, const uint8_t *scales, int64_t first,
-                     int64_t count)
-{
-    for (int64_t i = first; i < first + count; i++) {
-        uint8_t both = blocks[i / 2];
-        float value = values[i % 2 ? both >> 4 : both & 15];
-        to[(i - first) * stride] = ldexpf(value, scales[i / MXFP4_GROUP] - SCALE_OF_ONE);
-    }
-}
-
 void mxfp4_read(float *to, const mxfp4_matrices *from, int64_t row, int64_t rows, int64_t column, int64_t columns)
 {
     const int64_t groups = from->in / MXFP4_GROUP;
@@ -27,8 +16,13 @@ void mxfp4_read(float *to, const mxfp4_matrices *from, int64_t row, int64_t rows
         int64_t count = from->in - first < rows - done ? from->in - first : rows - done;
         for (int64_t j = 0; j < columns; j++) {
             int64_t group = (matrix * from->out + column + j) * groups;
-            read_row(to + done * columns + j, columns, from->blocks + group * MXFP4_BYTES, from->scales + group, first,
-                     count);
+            /* Elements [first, first + count) of a row of groups, `stride` apart in `to`. */
+            for (int64_t i = first; i < first + count; i++) {
+                uint8_t both = (from->blocks + group * MXFP4_BYTES)[i / 2];
+                float value = values[i % 2 ? both >> 4 : both & 15];
+                (to + done * columns + j)[(i - first) * columns] =
+                    ldexpf(value, (from->scales + group)[i / MXFP4_GROUP] - SCALE_OF_ONE);
+            }
         }
         done += count;
     }

@@ -112,21 +112,16 @@ static void read_all(void *context)
     worker_tell(&r->worker);
 }
 
-/* The next full buffer; -1 if reading failed. */
-static int wait_until_full(ring *r)
-{
-    WORKER_HELD(&r->worker);
-    while (r->filled == r->emptied && r->read == STATUS_OK)
-        worker_wait(&r->worker);
-    return r->filled > r->emptied ? (int)(r->emptied % CHUNKS) : -1;
-}
-
 static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_t bytes)
 {
     copy *c = r->c;
     *crc = 0;
     for (int64_t done = 0; done < bytes;) {
-        int slot = wait_until_full(r);
+        /* The next full buffer; -1 if reading failed. */
+        WORKER_HELD(&r->worker);
+        while (r->filled == r->emptied && r->read == STATUS_OK)
+            worker_wait(&r->worker);
+        int slot = r->filled > r->emptied ? (int)(r->emptied % CHUNKS) : -1;
         if (slot < 0)
             return status_fail(r->read, "%s", r->message);
         if (c->manifest)

@@ -83,10 +83,9 @@ void blocks_drop_damaged(blocks *b, const blocks_object *o, int64_t block)
     b->distrusted = !gone || ++b->counts.damaged >= BLOCKS_MOST_DAMAGED;
     bool distrusted = b->distrusted;
     worker_unlock(&b->worker);
-    char *path = blocks_disk_path(b->disk, &name);
+    AUTO_FREE char *path = blocks_disk_path(b->disk, &name);
     if (first)
         log_warn("%s is damaged: the block is fetched again", path);
-    free(path);
     if (distrusted)
         tell(b, "the disk has damaged many blocks");
 }
@@ -276,18 +275,6 @@ void blocks_expect_nothing(blocks *b)
     worker_unlock(&b->worker);
 }
 
-/* The block is read now. */
-static void meet_expected(blocks *b, const blocks_object *o, int64_t block)
-{
-    worker_lock(&b->worker);
-    int at = find_expected(b, o, block);
-    if (at >= 0) {
-        b->ahead--;
-        memmove(&b->expected[at], &b->expected[at + 1], (size_t)(b->ahead - at) * sizeof *b->expected);
-    }
-    worker_unlock(&b->worker);
-}
-
 /* The next block that nobody has begun; false: stop. */
 static bool wait_for_expected(blocks *b, blocks_object **o, int64_t *block)
 {
@@ -355,7 +342,14 @@ static status read_piece(blocks_object *o, void *to, int64_t block, int64_t with
 {
     blocks *b = o->owner;
     double began = 0;
-    meet_expected(b, o, block);
+    /* The block is read now. */
+    worker_lock(&b->worker);
+    int at = find_expected(b, o, block);
+    if (at >= 0) {
+        b->ahead--;
+        memmove(&b->expected[at], &b->expected[at + 1], (size_t)(b->ahead - at) * sizeof *b->expected);
+    }
+    worker_unlock(&b->worker);
     if (copy_from_chunk(b, to, o, block, within, bytes))
         return STATUS_OK;
     status got = STATUS_OK;
@@ -406,16 +400,6 @@ static status find_bucket(int *out, blocks *b, const char *bucket)
     return STATUS_OK;
 }
 
-/* What stands for this version of the object, cut into such blocks. */
-static void name_version(char out[BLOCKS_HEX], const blocks *b, const blocks_object *o, int64_t block)
-{
-    char hex[SIGNATURE_HEX];
-    AUTO_FREE char *text = must_format("%s/%s\n%s\n%lld\n%lld", b->bucket[o->bucket], o->key, o->etag,
-                                       (long long)o->bytes, (long long)block);
-    signature_hash(hex, text, (int64_t)strlen(text));
-    snprintf(out, BLOCKS_HEX, "%.*s", BLOCKS_HEX - 1, hex);
-}
-
 static status look(blocks_object *o, blocks *b, const char *url)
 {
     object_store *store = NULL;
@@ -444,7 +428,12 @@ status blocks_find(blocks_object **out, blocks *b, const char *url, int64_t bloc
     o->block = block < b->slot_bytes ? block : b->slot_bytes;
     TRY(find_bucket(&o->bucket, b, bucket));
     TRY(look(o, b, url));
-    name_version(o->name, b, o, o->block);
+    /* What stands for this version of the object, cut into such blocks. */
+    char hex[SIGNATURE_HEX];
+    AUTO_FREE char *text = must_format("%s/%s\n%s\n%lld\n%lld", b->bucket[o->bucket], o->key, o->etag,
+                                       (long long)o->bytes, (long long)o->block);
+    signature_hash(hex, text, (int64_t)strlen(text));
+    snprintf(o->name, BLOCKS_HEX, "%.*s", BLOCKS_HEX - 1, hex);
     o->next = b->objects;
     key = NULL;
     b->objects = *out = TAKE(o);

@@ -202,15 +202,6 @@ static const char *find_authorities(void)
     return NULL;
 }
 
-static void take_places(account *out, const profile *p)
-{
-    out->region = first_of(variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"), p->region, "us-east-1");
-    out->endpoint = first_of(variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"), p->endpoint, NULL);
-    out->ca_file = first_of(variable("AWS_CA_BUNDLE"), p->ca_file, variable("SSL_CERT_FILE"), find_authorities());
-    for (size_t n = out->endpoint ? strlen(out->endpoint) : 0; n > 0 && out->endpoint[n - 1] == '/'; n--)
-        out->endpoint[n - 1] = 0;
-}
-
 status account_load(account *out)
 {
     RELEASED_BY(account_wipe) account a = {0};
@@ -223,7 +214,11 @@ status account_load(account *out)
     TRY(take_file(&found, &p, keys, name));
     TRY(take_file(&found, &p, config, name));
     TRY(take_keys(&a, &p, found, name, files));
-    take_places(&a, &p);
+    a.region = first_of(variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"), p.region, "us-east-1");
+    a.endpoint = first_of(variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"), p.endpoint, NULL);
+    a.ca_file = first_of(variable("AWS_CA_BUNDLE"), p.ca_file, variable("SSL_CERT_FILE"), find_authorities());
+    for (size_t n = a.endpoint ? strlen(a.endpoint) : 0; n > 0 && a.endpoint[n - 1] == '/'; n--)
+        a.endpoint[n - 1] = 0;
     TRY(check(&a));
     *out = a;
     a = (account){0};

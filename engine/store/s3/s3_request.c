@@ -191,15 +191,6 @@ static double random_half(void)
     return 0.5 + 0.5 * (double)(x >> 40) / (double)(1 << 24);
 }
 
-static void pause_before(const object_store *s, int failures, double at_least)
-{
-    double base = s->limits.first_pause > 0 ? s->limits.first_pause : 0.1;
-    double seconds = fmin(LONGEST_PAUSE, base * pow(2, failures - 1)) * random_half();
-    double until = clock_seconds() + fmax(seconds, at_least);
-    for (double left; (left = until - clock_seconds()) > 0 && !s3_is_stopped(s);)
-        clock_nap(fmin(left, 0.1));
-}
-
 static char *describe(const object_store *s, const s3_call *c)
 {
     AUTO_FREE char *origin = NULL, *folder = NULL, *key = must_strdup(c->key);
@@ -252,7 +243,11 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
             AUTO_FREE char *what = describe(s, c);
             log_warn("%s: %s; trying again", what, out->why);
         }
-        pause_before(s, failures, out->retry_after);
+        double base = s->limits.first_pause > 0 ? s->limits.first_pause : 0.1;
+        double seconds = fmin(LONGEST_PAUSE, base * pow(2, failures - 1)) * random_half();
+        double until = clock_seconds() + fmax(seconds, out->retry_after);
+        for (double left; (left = until - clock_seconds()) > 0 && !s3_is_stopped(s);)
+            clock_nap(fmin(left, 0.1));
         s->counts.retries++;
     }
 }

@@ -71,10 +71,8 @@ char *signature_query(const http_pair *query, int queries)
 {
     char **text = must_calloc((unsigned long)queries + 1, sizeof *text);
     for (int i = 0; i < queries; i++) {
-        char *name = http_coded(query[i].name, ""), *value = http_coded(query[i].value, "");
+        AUTO_FREE char *name = http_coded(query[i].name, ""), *value = http_coded(query[i].value, "");
         text[i] = must_format("%s\1%s", name, value);
-        free(name);
-        free(value);
     }
     qsort(text, (size_t)queries, sizeof *text, compare);
     for (int i = 0; i < queries; i++)

@@ -209,19 +209,6 @@ static int64_t step_of_save(const training *t)
     return strtoll(saver_name(t->saves->saver) + strlen("step-"), NULL, 10);
 }
 
-static void say_saved(training *t)
-{
-    int64_t step = step_of_save(t);
-    t->saving.published++;
-    if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
-        free(t->guards.back);
-        t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves->saver));
-    }
-    training_event_saved(t, step, saver_name(t->saves->saver));
-    training_export_saved(t, step, saver_name(t->saves->saver));
-    log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves->saver), saver_seconds(t->saves->saver));
-}
-
 /* A state with values that are not finite will not get better: the run ends, and the checkpoint before is good.
  * Collective; all ranks have the message at hand. */
 static status judge_state(training *t)
@@ -250,7 +237,15 @@ static status conclude(training *t, status s)
     if (s != STATUS_OK)
         return s;
     if (!saver_is_in_memory(t->saves->saver)) {
-        say_saved(t);
+        int64_t step = step_of_save(t);
+        t->saving.published++;
+        if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
+            free(t->guards.back);
+            t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves->saver));
+        }
+        training_event_saved(t, step, saver_name(t->saves->saver));
+        training_export_saved(t, step, saver_name(t->saves->saver));
+        log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves->saver), saver_seconds(t->saves->saver));
         return STATUS_OK;
     }
     s = node_copies_spread(t->saves->copies, saver_name(t->saves->saver));

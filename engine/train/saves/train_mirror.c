@@ -32,8 +32,10 @@ typedef struct beginning {
 
 /* ---- the run's id ------------------------------------------------------------------------------------------------ */
 
-static status read_id(beginning *b, const training *t)
+/* What cannot be told of the folder is not empty, and offers no checkpoint. */
+static status look_at_folder(beginning *b, const training *t)
 {
+    RELEASED_BY(training_found_free) training_found f = {.place = {.step = -1}};
     AUTO_FREE char *path = must_format("%s/" ID_FILE, t->folder), *text = NULL;
     int64_t bytes;
     int end = 0;
@@ -42,14 +44,7 @@ static status read_id(beginning *b, const training *t)
         text[strcspn(text, "\n")] = 0;
         b->claimed = strcmp(text + end, b->prefix.url) == 0;
     }
-    return s;
-}
-
-/* What cannot be told of the folder is not empty, and offers no checkpoint. */
-static status look_at_folder(beginning *b, const training *t)
-{
-    RELEASED_BY(training_found_free) training_found f = {.place = {.step = -1}};
-    TRY(read_id(b, t));
+    TRY(s);
     b->empty = training_find(&f, t) == STATUS_OK && f.offers.count == 0 && !*b->id;
     b->place = f.place;
     b->went_back = f.went_back;

@@ -286,17 +286,6 @@ static void warm_size(const warming *w, dtype type, size_t elements)
         NCCL_MUST(ncclReduceScatter(w->memory, own, elements, t, ncclSum, w->handle, w->stream));
 }
 
-static void warm_collectives(const warming *w)
-{
-    for (int type = 0; type < DTYPE_COUNT; type++) {
-        int64_t most = types[type].known ? w->bytes / dtype_bytes((dtype)type) / w->members : 0, n;
-        for (n = 1; n < most; n *= WARM_GROWTH)
-            warm_size(w, (dtype)type, (size_t)n);
-        if (most > 0)
-            warm_size(w, (dtype)type, (size_t)most);
-    }
-}
-
 /* What one member owns, and what each has for each: these have one algorithm, whatever the size. */
 static void warm_the_rest(const warming *w)
 {
@@ -315,15 +304,6 @@ static void warm_the_rest(const warming *w)
     }
 }
 
-static void warm_messages(const warming *w, unsigned kinds)
-{
-    MUST(!(w->use->kinds & IS_MESSAGE) || w->members == 2, "messages among %d ranks", w->members);
-    if (kinds & 1u << COMM_SEND)
-        NCCL_MUST(ncclSend(w->memory, 1, ncclInt32, 1 - w->me, w->handle, w->stream));
-    if (kinds & 1u << COMM_RECEIVE)
-        NCCL_MUST(ncclRecv(w->memory + sizeof(int64_t), 1, ncclInt32, 1 - w->me, w->handle, w->stream));
-}
-
 /* Each kind of call that there will be, in every type and size: buffers and connections are made now, in memory that
  * is given back before the arena is taken. `use`: of all members; messages are what this one sends and receives. */
 static status warm(const comm_group *g, comm_group *job, ncclComm_t handle, const comm_use *use)
@@ -340,9 +320,19 @@ static status warm(const comm_group *g, comm_group *job, ncclComm_t handle, cons
     TRY(comm_all_status(job, s)); /* a member that stayed away would leave the others waiting */
     CUDA_MUST(cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking));
     CUDA_MUST(cudaMemsetAsync(w.memory, 0, (size_t)w.bytes, w.stream));
-    warm_collectives(&w);
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        int64_t most = types[type].known ? w.bytes / dtype_bytes((dtype)type) / w.members : 0, n;
+        for (n = 1; n < most; n *= WARM_GROWTH)
+            warm_size(&w, (dtype)type, (size_t)n);
+        if (most > 0)
+            warm_size(&w, (dtype)type, (size_t)most);
+    }
     warm_the_rest(&w);
-    warm_messages(&w, g->use.kinds);
+    MUST(!(w.use->kinds & IS_MESSAGE) || w.members == 2, "messages among %d ranks", w.members);
+    if (g->use.kinds & 1u << COMM_SEND)
+        NCCL_MUST(ncclSend(w.memory, 1, ncclInt32, 1 - w.me, w.handle, w.stream));
+    if (g->use.kinds & 1u << COMM_RECEIVE)
+        NCCL_MUST(ncclRecv(w.memory + sizeof(int64_t), 1, ncclInt32, 1 - w.me, w.handle, w.stream));
     CUDA_MUST(cudaStreamSynchronize(w.stream));
     CUDA_MUST(cudaFree(w.memory));
     CUDA_MUST(cudaStreamDestroy(w.stream));
@@ -372,17 +362,6 @@ static status nccl_version(char *out, int bytes)
     snprintf(out, (size_t)bytes, "version %d.%d.%d, built with %d.%d.%d", version / 10000, version / 100 % 100,
              version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
     return check_version();
-}
-
-/* What any member asks for. */
-static comm_use use_of_all(comm_group *job, const comm_use *mine)
-{
-    comm_use all = *mine, *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
-    comm_all_gather_bytes(job, each, mine, sizeof *mine);
-    for (int i = 0; i < comm_group_ranks(job); i++)
-        all = comm_use_of_both(&all, &each[i]);
-    free(each);
-    return all;
 }
 
 /* What the user has said of NCCL's blocks stays. */
@@ -436,7 +415,12 @@ static status nccl_group_open(comm_group *g)
     prepare_environment(g->owner, g->use.varies);
     TRY(check_version());
     TRY(comm_group_open(&job, g->owner, g->members, g->count));
-    comm_use use = use_of_all(job, &g->use);
+    /* What any member asks for. */
+    comm_use use = g->use, *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
+    comm_all_gather_bytes(job, each, &g->use, sizeof g->use);
+    for (int i = 0; i < comm_group_ranks(job); i++)
+        use = comm_use_of_both(&use, &each[i]);
+    free(each);
     communicator *n = must_calloc(1, sizeof *n);
     n->groups = 1;
     status s = use.kinds ? connect(&n->handle, job, g, &use) : STATUS_OK;
@@ -461,17 +445,6 @@ static void nccl_group_close(comm_group *g)
     free(n);
 }
 
-/* "0, 8, 16, 24", or the first of many, "..." and the last */
-static void list_members(char *out, size_t bytes, const comm_group *g)
-{
-    enum { LISTED = 16 };
-    size_t used = 0;
-    for (int i = 0; i < g->count; i++)
-        if (i < LISTED - 1 || i == g->count - 1)
-            used += (size_t)snprintf(out + used, bytes - used, "%s%s%d", i ? ", " : "", i >= LISTED ? "..., " : "",
-                                     g->members[i]);
-}
-
 /* A communicator that has failed is not aborted: ncclCommAbort waits until no graph refers to it, and the graph goes
  * after the main thread, which waits here. The process says its last words, and its end frees everything. */
 static status nccl_poll(bool *heard, comm_group *g)
@@ -486,7 +459,13 @@ static status nccl_poll(bool *heard, comm_group *g)
     char members[160];
     ncclResult_t why = r == ncclSuccess ? failed : r;
     *heard = why == ncclRemoteError;
-    list_members(members, sizeof members, g);
+    /* "0, 8, 16, 24", or the first of many, "..." and the last */
+    enum { LISTED = 16 };
+    size_t used = 0;
+    for (int i = 0; i < g->count; i++)
+        if (i < LISTED - 1 || i == g->count - 1)
+            used += (size_t)snprintf(members + used, (sizeof members) - used, "%s%s%d", i ? ", " : "",
+                                     i >= LISTED ? "..., " : "", g->members[i]);
     return status_fail(STATUS_FAILED, "NCCL, in a group of %d ranks (%s): %s (%s)", g->count, members,
                        ncclGetErrorString(why), ncclGetLastError(NULL));
 }

@@ -259,8 +259,9 @@ static status improve(schedule *out, find *f)
         TRY(measure(f, true));
     TRY(measure_seconds(&seconds, f, out));
     TRY(try_named(out, &seconds, f, room));
-    /* Found for messages that take as long as they do, and for such that take no time: a link carries one at a time, which
-     * the search does not know of, and where links are the slowest, going far ahead of them is no help. Both are played. */
+    /* Found for messages that take as long as they do, and for such that take no time: a link carries one at a time,
+     * which the search does not know of, and where links are the slowest, going far ahead of them is no help. Both are
+     * played. */
     const double hops[] = {f->hop, 0};
     for (unsigned i = 0; i < sizeof hops / sizeof *hops; i++) {
         RELEASED_BY(schedule_free) schedule found = {0};

@@ -348,7 +348,8 @@ static void meanwhile(void *context)
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    /* A rank that has only heard of a failure says so first, and another that knows better is heard before the job ends. */
+    /* A rank that has only heard of a failure says so first, and another that knows better is heard before the job
+     * ends. */
     bool heard = false;
     status s = links_poll(&heard, &e->links);
     if (s != STATUS_OK && heard)

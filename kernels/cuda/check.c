@@ -18,18 +18,6 @@ typedef struct check {
     void *context;
 } check;
 
-static void gpu(const check *c)
-{
-    char words[WORDS];
-    const struct cudaDeviceProp *p = c->of->properties;
-    snprintf(
-        words, sizeof words,
-        "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB, L2 %.1f MiB, %zu KiB of shared memory a block",
-        p->name, p->major, p->minor, p->multiProcessorCount, (double)p->totalGlobalMem / (1 << 30),
-        (double)p->l2CacheSize / (1 << 20), p->sharedMemPerBlockOptin >> 10);
-    c->say(c->context, p->sharedMemPerBlockOptin >= NEEDED_SHARED ? DEVICE_RIGHT : DEVICE_WRONG, "GPU", words);
-}
-
 static void versions(const check *c)
 {
     char words[WORDS];
@@ -117,7 +105,14 @@ static void pinned(const check *c)
 void check_all(const check_of *of, device_say *say, void *context)
 {
     const check c = {of, say, context};
-    gpu(&c);
+    char words[WORDS];
+    const struct cudaDeviceProp *p = c.of->properties;
+    snprintf(
+        words, sizeof words,
+        "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB, L2 %.1f MiB, %zu KiB of shared memory a block",
+        p->name, p->major, p->minor, p->multiProcessorCount, (double)p->totalGlobalMem / (1 << 30),
+        (double)p->l2CacheSize / (1 << 20), p->sharedMemPerBlockOptin >> 10);
+    c.say(c.context, p->sharedMemPerBlockOptin >= NEEDED_SHARED ? DEVICE_RIGHT : DEVICE_WRONG, "GPU", words);
     versions(&c);
     for (int which = 0; which < LAUNCH_CHECKS; which++)
         instruction(&c, which);

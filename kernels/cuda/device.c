@@ -55,17 +55,12 @@ struct device {
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
 
-/* Streams, NCCL's own included, that share a hardware queue wait for each other's work. There are 8 queues unless this
- * says otherwise before the GPU's context is made. */
-static void prepare_environment(void)
-{
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-}
-
 static status cuda_available(void)
 {
     int driver = 0, count = 0;
-    prepare_environment();
+    /* Streams, NCCL's own included, that share a hardware queue wait for each other's work. There are 8 queues unless
+     * this says otherwise before the GPU's context is made. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     cudaError_t e = cudaDriverGetVersion(&driver);
     if (e != cudaSuccess || driver == 0)
         return status_fail(STATUS_USAGE, "device=cuda: this machine has no NVIDIA driver: use device=cpu");
@@ -100,23 +95,18 @@ static const devices_row *cuda_row(int local_rank)
     return devices_of_gpu(properties.name);
 }
 
-/* With one visible GPU a process (--gpus-per-task) a node's ranks are strangers to each other. */
-static void warn_of_one_gpu(int local_rank)
-{
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    int count = 0;
-    CUDA_MUST(cudaGetDeviceCount(&count));
-    if (local_rank == 1 && count == 1 && visible)
-        log_warn("this rank sees one GPU only (CUDA_VISIBLE_DEVICES=%s): NCCL may not find NVLink to the others of the "
-                 "node; let every rank see all of them (no --gpus-per-task)",
-                 visible);
-}
-
 static status take_gpu(device *d, const device_options *o)
 {
     TRY(cuda_available());
     d->gpu = gpu_of(o->local_rank);
-    warn_of_one_gpu(o->local_rank);
+    /* With one visible GPU a process (--gpus-per-task) a node's ranks are strangers to each other. */
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0;
+    CUDA_MUST(cudaGetDeviceCount(&count));
+    if (o->local_rank == 1 && count == 1 && visible)
+        log_warn("this rank sees one GPU only (CUDA_VISIBLE_DEVICES=%s): NCCL may not find NVLink to the others of the "
+                 "node; let every rank see all of them (no --gpus-per-task)",
+                 visible);
     CUDA_MUST(cudaGetDeviceProperties(&d->properties, d->gpu));
     if (d->properties.major < OLDEST_MAJOR)
         return status_fail(STATUS_USAGE,

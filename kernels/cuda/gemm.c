@@ -326,16 +326,6 @@ static void offer(const gemm *g, plan *p)
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
-static void plan_free(plan *p)
-{
-    cublasLtMatrixLayoutDestroy(p->a);
-    cublasLtMatrixLayoutDestroy(p->b);
-    cublasLtMatrixLayoutDestroy(p->c);
-    cublasLtMatrixLayoutDestroy(p->d);
-    cublasLtMatmulDescDestroy(p->description);
-    free(p);
-}
-
 static plan *plan_make(gemm *g, const blas_shape *shape, const places *first)
 {
     plan *p = must_calloc(1, sizeof *p);
@@ -397,7 +387,12 @@ void gemm_close(gemm *g)
         return;
     for (plan *p = g->plans, *next; p; p = next) {
         next = p->next;
-        plan_free(p);
+        cublasLtMatrixLayoutDestroy(p->a);
+        cublasLtMatrixLayoutDestroy(p->b);
+        cublasLtMatrixLayoutDestroy(p->c);
+        cublasLtMatrixLayoutDestroy(p->d);
+        cublasLtMatmulDescDestroy(p->description);
+        free(p);
     }
     cublasLtDestroy(g->handle);
     free(g);

@@ -19,13 +19,6 @@ static cudaEvent_t *make_events(int count)
     return all;
 }
 
-static void destroy_events(cudaEvent_t *all, int count)
-{
-    for (int i = 0; i < count; i++)
-        cudaEventDestroy(all[i]);
-    free(all);
-}
-
 /* Communication goes first where both could run: it is what others wait for. */
 void streams_open(streams *out, int requests)
 {
@@ -46,7 +39,9 @@ void streams_close(streams *s)
 {
     if (!s->done)
         return;
-    destroy_events(s->done, s->requests);
+    for (int i = 0; i < s->requests; i++)
+        cudaEventDestroy(s->done[i]);
+    free(s->done);
     cudaEventDestroy(s->finished);
     cudaEventDestroy(s->aside);
     cudaEventDestroy(s->copied);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/host.h"
+#include "memory/scope.h"
 
 /* Candidates take turns, so that a clock that slows as the GPU warms up favours none; the median of the rounds counts.
  * After the first round only those near the best go on. */
@@ -65,7 +66,7 @@ const char *tuning_wanted(const tuning *t, int i)
 static char *random_numbers(dtype type)
 {
     int64_t count = RANDOM_BYTES / dtype_bytes(type);
-    float *values = must_alloc((unsigned long)count * sizeof *values);
+    AUTO_FREE float *values = must_alloc((unsigned long)count * sizeof *values);
     uint32_t state = 1;
     for (int64_t i = 0; i < count; i++) {
         state = state * 1664525u + 1013904223u;
@@ -73,7 +74,6 @@ static char *random_numbers(dtype type)
     }
     char *made = must_alloc(RANDOM_BYTES);
     dtype_convert(made, type, values, DTYPE_FP32, count);
-    free(values);
     return made;
 }
 

@@ -480,8 +480,8 @@ status recompute_decide(recompute_decision *out, const compiled *c, int rung, bo
     open_search(&d, &largest, rung);
     TRY(decide_all(&out->dropped, &d, draft));
     open_search(&own, c, rung);
-    /* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the
-     * same indices: one may gather a bias that another does not have. */
+    /* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at
+     * the same indices: one may gather a bias that another does not have. */
     AUTO_FREE int *taken = must_calloc((unsigned long)d.class_count + 1, sizeof *taken);
     for (int i = 0; i < out->dropped; i++) {
         int of = d.entries[i].class, mine = find_class(&own, d.classes[of].name, d.classes[of].nth), nth = taken[of]++;

@@ -6,6 +6,7 @@
  *     TRY(checkpoint_open(&from, path));        (what is open so far is released where TRY returns)
  *     *out = TAKE(from);                        (handed to the caller: not released here)
  *
+ * Where only the release uses a local (it holds what lives as long as the scope), compilers are told so (`unused`).
  * A local is initialised where it is declared, or released uninitialised. They are released in the reverse order of
  * their declarations. What must report its own failure (a file being written, an unpublished save, a collective) is
  * closed by name instead, and its status is returned.
@@ -26,18 +27,18 @@
             close(*local);                                                                                             \
     }
 /* Declares a pointer to `type` that is closed at the end of its scope: AUTO(samples) *s = NULL; */
-#define AUTO(type) __attribute__((cleanup(auto_close_##type))) type
+#define AUTO(type) __attribute__((cleanup(auto_close_##type), unused)) type
 
 /* Declares a struct whose contents `release`, which takes its address, frees at the end of its scope:
  * RELEASED_BY(plan_free) plan p = {0}; */
-#define RELEASED_BY(release) __attribute__((cleanup(release)))
+#define RELEASED_BY(release) __attribute__((cleanup(release), unused))
 
 static inline void auto_free(void *local)
 {
     free(*(void **)local);
 }
 /* Declares a pointer to memory of malloc() that is freed at the end of its scope. */
-#define AUTO_FREE __attribute__((cleanup(auto_free)))
+#define AUTO_FREE __attribute__((cleanup(auto_free), unused))
 
 static inline void auto_close_descriptor(int *local)
 {
@@ -45,7 +46,7 @@ static inline void auto_close_descriptor(int *local)
         close(*local);
 }
 /* Declares a file descriptor, -1 for none, that is closed at the end of its scope. Only for reading. */
-#define AUTO_CLOSE __attribute__((cleanup(auto_close_descriptor))) int
+#define AUTO_CLOSE __attribute__((cleanup(auto_close_descriptor), unused)) int
 
 /* AUTO(FILE) *f, of files that are only read; AUTO(DIR) *folder. */
 AUTO_CLOSES(FILE, fclose)

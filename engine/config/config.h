@@ -69,7 +69,6 @@ typedef struct config_integers {
     int *item;
 } config_integers;
 
-
 enum { CONFIG_MAX_KEYS = 256 };
 
 /* How a run is laid out over ranks: as the file has it, as it is compiled (compile_options), and as a search tries

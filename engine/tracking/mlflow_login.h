@@ -29,4 +29,3 @@ status mlflow_login_check(const mlflow_login *l, const char *address);
 
 /* Is a secret in the text, as it is or as it travels? */
 bool mlflow_login_in(const mlflow_login *l, const char *text);
-

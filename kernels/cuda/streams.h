@@ -20,7 +20,7 @@ typedef enum stream_kind {
     STREAM_RECEIVE_UP,
     STREAM_STAGES, /* what all stages exchange */
     STREAM_COPY,   /* between the host's mirror and the arena */
-    STREAM_LOAD,  /* of offloaded state, load_host and store_host: the bus takes both at a time */
+    STREAM_LOAD,   /* of offloaded state, load_host and store_host: the bus takes both at a time */
     STREAM_STORE,
     STREAM_ASIDE, /* of the state, to be saved */
     STREAM_COUNT,

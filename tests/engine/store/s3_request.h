@@ -8,11 +8,10 @@
 enum { S3_MOST_HEAD = 32 << 10, S3_MOST_PAIRS = 64 };
 
 typedef struct s3_request {
-    char *head, *method, *path, *query; /* path and query as they came, encoded */
-    char *key;                          /* decoded, without the bucket */
-    bool bucket;                        /* it is ours */
-    http_pair header[S3_MOST_PAIRS],
-        pair[S3_MOST_PAIRS]; /* pair: of the query, decoded; names of headers are small */
+    char *head, *method, *path, *query;                   /* path and query as they came, encoded */
+    char *key;                                            /* decoded, without the bucket */
+    bool bucket;                                          /* it is ours */
+    http_pair header[S3_MOST_PAIRS], pair[S3_MOST_PAIRS]; /* pair: of the query, decoded; names of headers are small */
     int headers, pairs;
     char *body;
     int64_t bytes;

@@ -145,7 +145,7 @@ status object_read(void *to, object_store *s, const char *key, int64_t offset, i
 
 status object_read_whole(char **out, int64_t *bytes, object_store *s, const char *key, int64_t most)
 {
-    object_facts o;
+    object_facts o = {0};
     TRY(object_look(&o, s, key));
     *out = NULL;
     if (!o.there)
@@ -181,7 +181,7 @@ status object_put(object_store *s, const char *key, const void *data, int64_t by
 /* Looks before and after: for stores that pass over the condition, and for answers that were lost. */
 status object_put_new(bool *made, object_store *s, const char *key, const void *data, int64_t bytes)
 {
-    object_facts o;
+    object_facts o = {0};
     AUTO_FREE char *there = NULL;
     int64_t length = 0;
     TRY(object_look(&o, s, key));

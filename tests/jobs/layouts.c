@@ -14,7 +14,7 @@
 #define EACH                  "parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"
 #define REDUCE                "parallel.zero_reduce=micro_batch"
 #define GATHER                "parallel.zero_gather=micro_batch"
-#define BUDGET(x)             "memory.budget=" x
+#define BUDGET                "memory.budget=" LAYOUTS_HALF
 #define HALVES                "parallel.order=halves"
 #define PARTS                 "parallel.order=parts"
 #define LOWERED               "parallel.order=none"
@@ -135,27 +135,27 @@ static const layouts_row rows[] = {
     {"gpt2-bf16",  1, 1, 4, 1, 2, INTERLEAVED, 0, 1, DIVIDED, 0},
     {"llama-fp16", 2, 1, 4, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
     /* as much made again as a budget between `none` and `full` asks for */
-    {"gpt2",       3, 1, 1, 1, 3, 0,           0, 1, BUDGET("1400KiB"), 0},
-    {"llama",      1, 1, 4, 1, 2, INTERLEAVED, 2, 1, BUDGET("2000KiB"), 0},
-    {"tied",       1, 1, 1, 3, 2, 0,           0, 3, EACH " " BUDGET("1800KiB"), 0},
-    {"qwen3",      2, 1, 3, 1, 1, ZERO_BUBBLE, 0, 1, BUDGET("1100KiB"), 0},
-    {"llama-bf16", 2, 1, 2, 1, 2, ZERO_BUBBLE, 0, 1, BUDGET("1700KiB"), 0},
+    {"gpt2",       3, 1, 1, 1, 3, 0,           0, 1, BUDGET, 0},
+    {"llama",      1, 1, 4, 1, 2, INTERLEAVED, 2, 1, BUDGET, 0},
+    {"tied",       1, 1, 1, 3, 2, 0,           0, 3, EACH " " BUDGET, 0},
+    {"qwen3",      2, 1, 3, 1, 1, ZERO_BUBBLE, 0, 1, BUDGET, 0},
+    {"llama-bf16", 2, 1, 2, 1, 2, ZERO_BUBBLE, 0, 1, BUDGET, 0},
     /* no bit may depend on recompute and schedule */
     {"llama",      2, 1, 2, 1, 2, GPIPE,       0, 1, NONE, 'a'},
     {"llama",      2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, SELECTIVE, 'a'},
     {"llama",      2, 1, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'a'},
     {"llama",      2, 1, 2, 1, 2, INTERLEAVED, 2, 1, NONE, 'a'},
-    {"llama",      2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, BUDGET("1500KiB"), 'a'},
+    {"llama",      2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, BUDGET, 'a'},
     {"llama",      2, 1, 2, 1, 2, ZB_H2,       0, 1, NONE, 'a'},
     {"llama",      2, 1, 2, 1, 2, ZB_V,        2, 1, FULL, 'a'},
     {"llama",      2, 1, 2, 1, 2, V_HALF,      2, 1, NONE, 'a'},
     {"llama",      2, 1, 2, 1, 2, V_MIN,       2, 1, SELECTIVE, 'a'},
-    {"llama",      2, 1, 2, 1, 2, FOUND,       2, 1, BUDGET("1500KiB"), 'a'},
+    {"llama",      2, 1, 2, 1, 2, FOUND,       2, 1, BUDGET, 'a'},
     {"llama",      2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, LOWERED, 'a'},
     {"llama",      2, 1, 2, 1, 2, GPIPE,       0, 1, DIVIDED " " NONE, 'v'},
     {"llama",      2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED " " SELECTIVE, 'v'},
     {"llama",      2, 1, 2, 1, 2, ZERO_BUBBLE, 0, 1, DIVIDED " " FULL, 'v'},
-    {"llama",      2, 1, 2, 1, 2, INTERLEAVED, 2, 1, DIVIDED " " BUDGET("1600KiB"), 'v'},
+    {"llama",      2, 1, 2, 1, 2, INTERLEAVED, 2, 1, DIVIDED " " BUDGET, 'v'},
     {"llama",      2, 1, 2, 1, 2, ZB_V,        2, 1, DIVIDED " " NONE, 'v'},
     {"llama",      2, 1, 2, 1, 2, V_MIN,       2, 1, DIVIDED " " LOWERED, 'v'},
     {"llama",      2, 1, 2, 1, 2, FOUND,       2, 1, DIVIDED, 'v'},
@@ -168,15 +168,15 @@ static const layouts_row rows[] = {
     {"tied",       1, 1, 2, 2, 1, FOUND,       2, 1, NONE, 't'},
     {"dropout",    1, 1, 3, 1, 2, GPIPE,       0, 1, FULL, 'b'},
     {"dropout",    1, 1, 3, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'b'},
-    {"dropout",    1, 1, 3, 1, 2, ZERO_BUBBLE, 0, 1, BUDGET("2400KiB"), 'b'},
+    {"dropout",    1, 1, 3, 1, 2, ZERO_BUBBLE, 0, 1, BUDGET, 'b'},
     {"gpt2-bf16",  2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'c'},
     {"gpt2-bf16",  2, 1, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'c'},
     {"gpt2-bf16",  2, 1, 2, 1, 2, GPIPE,       0, 1, SELECTIVE, 'c'},
-    {"gpt2-bf16",  2, 1, 2, 1, 2, INTERLEAVED, 3, 1, BUDGET("1300KiB"), 'c'},
+    {"gpt2-bf16",  2, 1, 2, 1, 2, INTERLEAVED, 3, 1, BUDGET, 'c'},
     {"gpt2-bf16",  2, 1, 2, 1, 2, ZERO_BUBBLE, 0, 1, LOWERED, 'c'},
     {"llama-fp16", 2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'h'},
     {"llama-fp16", 2, 1, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'h'},
-    {"llama-fp16", 2, 1, 2, 1, 2, INTERLEAVED, 2, 1, BUDGET("1700KiB"), 'h'},
+    {"llama-fp16", 2, 1, 2, 1, 2, INTERLEAVED, 2, 1, BUDGET, 'h'},
     {"llama-fp16", 2, 1, 2, 1, 2, ZB_V,        2, 1, NONE, 'h'},
     /* nor on how much is sharded: over the step; over each of two micro-batches; all four at one micro-batch */
     {"qwen2",      2, 1, 1, 3, 2, 0,           0, 0, "", 'd'},
@@ -252,7 +252,7 @@ static const layouts_row rows[] = {
     {"tied",       1, 2, 3, 1, 2, ZB_V,        2, 1, DIVIDED, 0},
     {"llama",      1, 2, 2, 2, 1, INTERLEAVED, 2, 3, DIVIDED " " EACH, 0},
     {"documents",  1, 2, 3, 1, 2, ZERO_BUBBLE, 0, 1, DIVIDED, 0},
-    {"gpt2",       1, 2, 1, 1, 2, 0,           0, 1, BUDGET("2700KiB"), 0},
+    {"gpt2",       1, 2, 1, 1, 2, 0,           0, 1, BUDGET, 0},
     {"llama-bf16", 1, 2, 1, 1, 2, 0,           0, 1, "", 0},
     {"llama-bf16", 2, 4, 1, 1, 2, 0,           0, 1, "", 0},
     {"gpt2-bf16",  1, 2, 1, 3, 2, 0,           0, 3, EACH, 0},
@@ -343,7 +343,7 @@ static const layouts_row rows[] = {
     {"mixtral",    2, 1, 3, 1, 2, INTERLEAVED, 2, 1, EXPERT("2") " " FULL, 0},
     {"mixtral",    1, 2, 2, 2, 1, GPIPE,       0, 2, EXPERT("4"), 0},
     {"mixtral",    1, 1, 2, 3, 1, V_HALF,      2, 1, EXPERT("3") " " DIVIDED, 0},
-    {"mixtral",    1, 1, 2, 2, 2, ZB_V,        2, 1, EXPERT("2") " " BUDGET("2400KiB"), 0},
+    {"mixtral",    1, 1, 2, 2, 2, ZB_V,        2, 1, EXPERT("2") " " BUDGET, 0},
     {"experts",    3, 1, 1, 1, 3, 0,           0, 1, EXPERT("3"), 0},
     {"experts",    1, 1, 1, 4, 1, 0,           0, 1, EXPERT("4"), 0},
     {"experts",    1, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, EXPERT("2"), 0},
@@ -356,7 +356,7 @@ static const layouts_row rows[] = {
     {"mixtral",    1, 2, 2, 1, 2, INTERLEAVED, 2, 1, EXPERT("2") " " ROOM("0.4", "2") " " FULL, 0},
     {"experts",    1, 1, 1, 3, 2, 0,           0, 2, EXPERT("3") " " ROOM("0.2", "3") " " REDUCE, 0},
     {"experts",    3, 1, 2, 1, 3, V_HALF,      2, 1, EXPERT("3") " " ROOM("0.7", "0"), 0},
-    {"mixtral",    1, 1, 2, 3, 1, ONE_F_ONE_B, 0, 1, EXPERT("3") " " ROOM("0.5", "0") " " BUDGET("1600KiB"), 0},
+    {"mixtral",    1, 1, 2, 3, 1, ONE_F_ONE_B, 0, 1, EXPERT("3") " " ROOM("0.5", "0") " " BUDGET, 0},
     /* a bias that counts of tokens move: every layout, and steps played again, count each token once */
     {"shared",     4, 1, 1, 1, 2, 0,           0, 1, EXPERT("4"), 0},
     {"shared",     2, 1, 1, 2, 2, 0,           0, 3, EXPERT("4") " " EACH, 0},
@@ -420,7 +420,7 @@ static const layouts_row rows[] = {
     {"biased",     1, 1, 1, 3, 2, 0,           0, 2, EXPERT("3") " " ROOM("0.2", "0") " " REDUCE, 0},
     {"biased",     2, 1, 1, 2, 2, 0,           0, 3, EXPERT("2") " " ROOM("0.3", "1") " " EACH, 0},
     {"biased",     1, 1, 2, 2, 2, ZERO_BUBBLE, 0, 1, EXPERT("2") " " ROOM("0.4", "0") " " FULL, 0},
-    {"biased",     1, 1, 2, 3, 1, INTERLEAVED, 2, 1, EXPERT("3") " " BUDGET("2000KiB"), 0},
+    {"biased",     1, 1, 2, 3, 1, INTERLEAVED, 2, 1, EXPERT("3") " " BUDGET, 0},
     {"biased",     1, 1, 2, 2, 2, GPIPE,       0, 1, EXPERT("2") " " NONE, 'z'},
     {"biased",     1, 1, 2, 2, 2, ZB_V,        2, 0, EXPERT("2") " " FULL, 'z'},
     /* a block behind the last layer: the table of tokens on the last stage, once more or tied; gradients of both */
@@ -436,7 +436,7 @@ static const layouts_row rows[] = {
     {"mtp",        1, 1, 1, 3, 2, 0,           0, 2, REDUCE, 0},
     {"mtp",        1, 1, 1, 2, 2, 0,           0, 1, EXPERT("2"), 0},
     {"mtp",        2, 2, 1, 1, 2, 0,           0, 1, SLOTS("4") " " ROOM("0.4", "1"), 0},
-    {"mtp",        2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, EXPERT("2") " " BUDGET("1750KiB"), 0},
+    {"mtp",        2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, EXPERT("2") " " BUDGET, 0},
     {"mtp",        1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 3, EACH " " FULL, 0},
     {"mtp",        2, 1, 2, 2, 1, INTERLEAVED, 2, 1, EXPERT("2"), 0},
     {"mtp-tied",   2, 1, 1, 1, 2, 0,           0, 1, SELECTIVE, 0},
@@ -455,7 +455,7 @@ static const layouts_row rows[] = {
     {"mtp",        2, 2, 2, 1, 1, GPIPE,       0, 1, DIVIDED " " EXPERT("4"), 0},
     {"mtp",        1, 1, 2, 2, 2, ZERO_BUBBLE, 0, 3, DIVIDED " " EACH " " FULL, 0},
     {"mtp",        1, 1, 2, 3, 1, GPIPE,       0, 2, DIVIDED " " REDUCE, 0},
-    {"mtp",        2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED " " EXPERT("2") " " BUDGET("1950KiB"), 0},
+    {"mtp",        2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED " " EXPERT("2") " " BUDGET, 0},
     {"mtp",        1, 1, 2, 2, 2, GPIPE,       0, 1, DIVIDED " " NONE, 'm'},
     {"mtp",        1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 0, DIVIDED " " FULL, 'm'},
     {"mtp",        1, 1, 2, 2, 2, ZERO_BUBBLE, 0, 1, DIVIDED " " SELECTIVE, 'm'},
@@ -497,7 +497,7 @@ static const layouts_row rows[] = {
     {"mixtral",    1, 1, 2, 2, 1, ZERO_BUBBLE, 0, 3, SLOTS("2") " " EACH, 0},
     {"mixtral",    2, 1, 3, 1, 2, INTERLEAVED, 2, 1, SLOTS("2") " " FULL, 0},
     {"mixtral",    1, 1, 2, 3, 1, V_HALF,      2, 1, SLOTS("3") " " DIVIDED, 0},
-    {"mixtral",    1, 1, 2, 2, 2, ZB_V,        2, 1, SLOTS("2") " " BUDGET("2400KiB"), 0},
+    {"mixtral",    1, 1, 2, 2, 2, ZB_V,        2, 1, SLOTS("2") " " BUDGET, 0},
     {"experts",    3, 1, 1, 1, 3, 0,           0, 1, SLOTS("3"), 0},
     {"experts",    1, 1, 1, 4, 1, 0,           0, 1, SLOTS("4"), 0},
     {"experts",    1, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, SLOTS("2"), 0},
@@ -610,7 +610,7 @@ int layouts_first_of_group(int index)
     return index;
 }
 
-/* One row in words: overrides without the sizes of budgets and of uneven stages, each of which is the only one. */
+/* One row in words: overrides without the values of budgets and of uneven stages, each of which is the only one. */
 static char *facts_of(int index)
 {
     const layouts_row *row = &rows[index];
@@ -618,7 +618,7 @@ static char *facts_of(int index)
          *rest = keys;
     for (char *word; (word = strtok_r(rest, " ", &rest));) {
         char *equals = strchr(word, '=');
-        if (equals && (equals[1] == '[' || strstr(equals, "iB")))
+        if (equals && (equals[1] == '[' || strcmp(equals + 1, LAYOUTS_HALF) == 0))
             *equals = 0;
         char *more = must_format("%s %s", text, word);
         free(text);

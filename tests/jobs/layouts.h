@@ -38,6 +38,10 @@ typedef struct layouts_row {
     char group;       /* rows of one letter must agree bit for bit; 0: none */
 } layouts_row;
 
+/* Of memory.budget: half of what recomputing everything saves. parity_put_line() asks `phalanx plan` for the bytes,
+ * since what the machine's libraries want of scratch is part of them. */
+#define LAYOUTS_HALF "half"
+
 enum { LAYOUTS_STEPS = 3, LAYOUTS_BATCH = 12, LAYOUTS_SEQUENCE = 32, LAYOUTS_VOCABULARY = 131 };
 
 int layouts_models(void);

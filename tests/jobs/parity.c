@@ -1,6 +1,8 @@
 #include "tests/jobs/parity.h"
 
+#include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -50,10 +52,43 @@ FILE *parity_open_list(const char *top, const char *name)
     return list;
 }
 
+/* Bytes of the arena of the rank that needs most, by `phalanx plan`. */
+static int64_t planned_bytes(const char *top, const layouts_row *row, const char *keys, const char *how)
+{
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "exec %s plan %s/%s.yaml %s parallel.data=%d memory.recompute=%s --json", program,
+                                 top, row->model, keys, row->data, how);
+    json_auto_t *plan = json_loads(r.out, 0, NULL);
+    MUST(plan, "cannot plan %s %s: %s", row->model, keys, r.err);
+    size_t i;
+    json_t *rank;
+    int64_t most = 0;
+    json_array_foreach(json_object_get(plan, "ranks"), i, rank)
+    {
+        int64_t bytes = json_integer_value(json_object_get(rank, "arena_bytes"));
+        most = bytes > most ? bytes : most;
+    }
+    launch_free(&r);
+    return most;
+}
+
+/* The row's overrides, with the bytes of a budget that is LAYOUTS_HALF. */
+static char *overrides(const char *top, const layouts_row *row)
+{
+    char *keys = layouts_overrides(row), *half = strstr(keys, "memory.budget=" LAYOUTS_HALF);
+    if (!half)
+        return keys;
+    AUTO_FREE char *before = must_format("%.*s", (int)(half - keys), keys);
+    AUTO_FREE char *rest = must_format("%s %s", before, half + strlen("memory.budget=" LAYOUTS_HALF));
+    free(keys);
+    int64_t budget = (planned_bytes(top, row, rest, "none") + planned_bytes(top, row, rest, "full")) / 2;
+    return must_format("%s memory.budget=%lld", rest, (long long)budget);
+}
+
 /* One line of a playlist; `before`: "" or what comes before the configuration. */
 void parity_put_line(FILE *list, const char *top, const char *before, const layouts_row *row, char *folder)
 {
-    AUTO_FREE char *keys = layouts_overrides(row);
+    AUTO_FREE char *keys = overrides(top, row);
     fprintf(list, "%s%s/%s.yaml %s run.folder=%s debug.gradients=%s/gradients\n", before, top, row->model, keys, folder,
             folder);
     free(folder);

@@ -118,10 +118,11 @@ static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_
     *crc = 0;
     for (int64_t done = 0; done < bytes;) {
         /* The next full buffer; -1 if reading failed. */
-        WORKER_HELD(&r->worker);
+        worker_lock(&r->worker);
         while (r->filled == r->emptied && r->read == STATUS_OK)
             worker_wait(&r->worker);
         int slot = r->filled > r->emptied ? (int)(r->emptied % CHUNKS) : -1;
+        worker_unlock(&r->worker);
         if (slot < 0)
             return status_fail(r->read, "%s", r->message);
         if (c->manifest)

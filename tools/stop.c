@@ -30,7 +30,10 @@ status stop_asked(void)
 int stop_exit(status s)
 {
     if (caught && s != STATUS_OK) {
+        sigset_t all;
+        sigfillset(&all);
         (void)signal((int)caught, SIG_DFL);
+        (void)pthread_sigmask(SIG_UNBLOCK, &all, NULL); /* a worker has blocked all signals */
         (void)raise((int)caught);
     }
     return (int)s;

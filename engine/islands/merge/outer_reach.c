@@ -21,8 +21,8 @@ bool outer_first_rank(const outer *o)
 
 static status claim(outer *o, int hint, const char *name, const char *const *endpoints)
 {
-    /* The addresses of etcd with commas between; the caller's. */
-    char *where = must_strdup("");
+    /* The addresses of etcd with commas between. */
+    AUTO_FREE char *where = must_strdup("");
     for (int i = 0; i < o->config->outer.rendezvous.count; i++) {
         char *longer = must_format("%s%s%s", where, i ? "," : "", o->config->outer.rendezvous.item[i].path);
         free(where);

@@ -1,6 +1,7 @@
 #!/bin/bash
 # tests/lanes.mk is true: each name in it is a test program, and one that holds a span of time below a limit is among
-# those with a clock.
+# those with a clock. And a function that the linker replaces (--wrap) in a test's program is called from other files than
+# its own, where the linker does not see the call.
 set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
 wrong=0
@@ -30,6 +31,23 @@ for source in $(grep -lE 'cover_take\(|layouts_take\(' -r tests --include='test_
 done
 if grep -nE '(^|[^_a-z])skip\(\)' -r tests --include='*.c' | grep -v '^tests/skip.c:'; then
     echo "a test that is skipped says why: skip_because() of tests/skip.h"
+    wrong=1
+fi
+# those whose calls from their own file belong to what is replaced
+within="updates_add updates_launch executor_launch shape_layer"
+wrapped=$(sed -nE 's/^RECORDED := //p; s/--wrap=/\n&/gp' Makefile kernels/cuda/host.mk | grep -vE '^[^-]*:=|%' |
+    sed -E 's/^--wrap=([a-z_]+).*/\1/; t; /^[A-Z$(-]/d' | tr ' ' '\n' | sort -u)
+if ! awk -v names="$(echo $wrapped)" -v within=" $within " '
+    BEGIN { n = split(names, list, " "); for (i = 1; i <= n; i++) wrapped[list[i]] }
+    FNR == 1 { for (name in own) delete own[name] }
+    /^[a-z].*\(/ { match($0, /[a-z_0-9]+\(/); name = substr($0, RSTART, RLENGTH - 1)
+                   if (name in wrapped && !/;$/ && !/^static/) { own[name]; next } }
+    /^ / { for (name in own)
+               if (match($0, "(^|[^a-z_0-9])" name "\\(") && index(within, " " name " ") == 0) {
+                   printf "%s:%d calls its own %s, which a test replaces at link time: it would not be replaced\n", FILENAME, FNR, name
+                   wrong = 1
+               } }
+    END { exit wrong }' $(find engine layers models parallel memory kernels tools -name '*.c'); then
     wrong=1
 fi
 exit $wrong

@@ -1,9 +1,9 @@
 /* Deals of a micro-batch's tokens to context ranks: each token once, as many for each rank, whole blocks, and work as
- * equal as batch.h says. */
+ * equal as deal.h says. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/run/batch.h"
+#include "engine/run/deal.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tests/oracle/op_case.h"

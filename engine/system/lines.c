@@ -20,7 +20,7 @@ struct lines {
     char *path, *folder;
     int file;  /* -1: none at the moment */
     int moved; /* one that went away with its folder, and gets the same lines as long as it may come back; -1: none */
-    struct stat home;        /* the folder of `file`; its st_ino is 0: nobody knows */
+    int home;  /* the folder of `file`, open; -1: it is not known */
     _Atomic(bool) displaced; /* `file` has gone with its folder, and another run's has its name */
     long long lost;
     pthread_mutex_t lock; /* one thread at a time looks and writes */
@@ -51,9 +51,9 @@ static bool is_same(const struct stat *a, const struct stat *b)
 
 static void find_home(lines *l)
 {
-    bool there;
-    if (reading_look(&there, &l->home, l->folder) != STATUS_OK || !there)
-        memset(&l->home, 0, sizeof l->home);
+    if (l->home >= 0)
+        close(l->home);
+    l->home = open(l->folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
 /* `only`: O_EXCL, where a file that is there already is somebody else's; else 0. */
@@ -72,7 +72,7 @@ status lines_open(lines **out, const char *path)
 {
     lines *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
-    l->file = l->moved = -1;
+    l->file = l->moved = l->home = -1;
     pthread_mutex_init(&l->lock, NULL);
     AUTO_FREE char *copy = must_strdup(path);
     l->folder = must_strdup(dirname(copy));
@@ -149,31 +149,30 @@ static status begin_anew(lines *l)
 /* Is the file that is open still the one that the path names? Where that cannot be told it goes on. */
 static status look(lines *l)
 {
-    struct stat own, named, folder;
-    bool there = stat(l->path, &named) == 0, gone = !there && (errno == ENOENT || errno == ENOTDIR), home = true;
+    struct stat own, named;
+    reading_place place = PLACE_STALE;
+    bool there = stat(l->path, &named) == 0, gone = !there && (errno == ENOENT || errno == ENOTDIR);
     if (there && take_back(l, &named))
         return STATUS_OK;
     if (l->file < 0)
         return begin_anew(l);
-    if (fstat(l->file, &own) != 0 || (!there && !gone))
+    bool known = fstat(l->file, &own) == 0, stale = !known && errno == ESTALE;
+    if ((!known && !stale) || (!there && !gone))
         return STATUS_OK;
-    if (there && is_same(&own, &named)) {
+    if (known && there && is_same(&own, &named)) {
         if (l->displaced)
             log_info("%s is back", l->path);
         l->displaced = false;
         return STATUS_OK;
     }
-    /* Is the folder that has the name the one that the open file lies in? A file without a name lies in none. */
-    if (own.st_nlink > 0) {
-        if (l->home.st_ino == 0 || reading_look(&home, &folder, l->folder) != STATUS_OK)
-            return STATUS_OK;
-        home = home && is_same(&folder, &l->home);
-    }
-    if (there && !home) {
+    /* A file without a name lies in no folder. */
+    if ((stale || own.st_nlink > 0) && (l->home < 0 || reading_place_of(&place, l->home, l->folder) != STATUS_OK))
+        return STATUS_OK;
+    if (there && place == PLACE_TAKEN) {
         stay_away(l);
         return STATUS_OK;
     }
-    leave(l, !home);
+    leave(l, place == PLACE_FREE || place == PLACE_TAKEN);
     return begin_anew(l);
 }
 
@@ -224,17 +223,14 @@ status lines_write_here(lines *l, const char *text)
     return append(l, text, false);
 }
 
-bool lines_are_here(lines *l)
+bool lines_are_here(lines *l, bool look_now)
 {
+    if (!look_now)
+        return !l->displaced;
     pthread_mutex_lock(&l->lock);
     bool here = look(l) != STATUS_OK || !l->displaced;
     pthread_mutex_unlock(&l->lock);
     return here;
-}
-
-bool lines_displaced(const lines *l)
-{
-    return l->displaced;
 }
 
 long long lines_lost(const lines *l)
@@ -250,6 +246,8 @@ void lines_close(lines *l)
         close(l->file);
     if (l->moved >= 0)
         close(l->moved);
+    if (l->home >= 0)
+        close(l->home);
     pthread_mutex_destroy(&l->lock);
     free(l->path);
     free(l->folder);

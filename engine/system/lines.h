@@ -19,10 +19,9 @@ status lines_open(lines **out, const char *path);
 status lines_write(lines *l, const char *text);
 /* The same for a line about what is beside the file: one that was moved with its folder does not get it. */
 status lines_write_here(lines *l, const char *text);
-/* false: another run's folder has the name of this one's, which was moved. What cannot be told is true. Any thread. */
-bool lines_are_here(lines *l);
-/* What the last look has seen, without looking: the opposite. */
-bool lines_displaced(const lines *l);
+/* false: another run's folder has the name of this one's, which was moved. Cannot be told: true. Any thread. Without
+ * `look`, as the last look has found it. */
+bool lines_are_here(lines *l, bool look);
 /* How many lines could not be written so far. */
 long long lines_lost(const lines *l);
 void lines_close(lines *l);

@@ -140,3 +140,18 @@ status reading_look_at_link(bool *there, struct stat *out, const char *path)
 {
     return look(there, out, path, false);
 }
+
+status reading_place_of(reading_place *out, int folder, const char *path)
+{
+    struct stat own, named;
+    bool there;
+    *out = PLACE_SAME;
+    TRY(reading_look(&there, &named, path));
+    if (fstat(folder, &own) != 0)
+        *out = PLACE_STALE;
+    else if (!there)
+        *out = PLACE_FREE;
+    else if (own.st_ino != named.st_ino || own.st_dev != named.st_dev)
+        *out = PLACE_TAKEN;
+    return STATUS_OK;
+}

@@ -36,3 +36,14 @@ status reading_real_path(char **out, const char *path);
 status reading_look(bool *there, struct stat *out, const char *path);
 /* The same of a link itself. */
 status reading_look_at_link(bool *there, struct stat *out, const char *path);
+
+/* Whether a folder that is open still has its name. */
+typedef enum reading_place {
+    PLACE_SAME,
+    PLACE_FREE,  /* it was moved or removed, and nothing has the name */
+    PLACE_TAKEN, /* something else has the name */
+    PLACE_STALE, /* the server that it is on does not know the descriptor any more, or there is none */
+} reading_place;
+
+/* Fails, with PLACE_SAME, if it cannot be told. */
+status reading_place_of(reading_place *out, int folder, const char *path);

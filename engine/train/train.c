@@ -11,7 +11,6 @@
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
-#include "engine/system/lock.h"
 #include "engine/train/loss_scale.h"
 #include "engine/host/incident_log.h"
 #include "engine/train/report/report.h"
@@ -171,17 +170,9 @@ static status take_batch(training *t, batch_facts *out)
 static status ready_step(training *t, signals_request *asked)
 {
     executor_set_step(t->executor, t->at.step + 1);
-    status ready = STATUS_OK;
-    bool lost = t->lock && lock_lost(t->lock), away = training_report_displaced(t);
-    t->evicted = lost || away;
-    if (lost)
-        ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
-    else if (away)
-        ready = status_fail(STATUS_FAILED,
-                            "%s is another folder than the one in which this run began, which was moved: it ends, and "
-                            "the next start goes on from what is there now",
-                            t->folder);
-    else {
+    status ready = training_check_folder(t, false);
+    t->evicted = ready != STATUS_OK;
+    if (!t->evicted) {
         training_fetch_ahead(t);
         ready = take_batch(t, &t->now.batch);
     }

@@ -304,7 +304,7 @@ static status take_lock(training *t)
     if (comm_rank(t->world) > 0)
         return STATUS_OK;
     TRY(atomic_make_folders(t->folder));
-    t->place = open(t->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    t->place = open(t->folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (!t->config->run.lock)
         return STATUS_OK;
     AUTO_FREE char *path = must_format("%s/lock", t->folder);

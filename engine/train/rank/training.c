@@ -2,10 +2,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include "engine/config/batch_ramp.h"
-#include "engine/system/reading.h"
 
 int64_t training_evaluation_samples(const training *t, int set)
 {
@@ -28,18 +26,6 @@ int64_t training_samples_at(const training *t, int64_t step)
 {
     int64_t ramp = t->at.ramp_step;
     return t->at.stage_samples + batch_ramp_total(t->config, t->at.stage_step - ramp, step - ramp);
-}
-
-status training_check_place(const training *t)
-{
-    struct stat began, now;
-    bool there;
-    if (t->place < 0 || fstat(t->place, &began) != 0)
-        return STATUS_OK;
-    TRY(reading_look(&there, &now, t->folder));
-    if (there && now.st_ino == began.st_ino && now.st_dev == began.st_dev)
-        return STATUS_OK;
-    return status_fail(STATUS_FAILED, "%s has been moved or replaced while the run began: start it again", t->folder);
 }
 
 status training_end_for(training *t, incident_verdict verdict, const char *format, ...)

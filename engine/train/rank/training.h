@@ -149,10 +149,6 @@ int training_microbatches(const training *t, int64_t step);
 /* How many samples have been consumed when `step` steps are done. */
 int64_t training_samples_at(const training *t, int64_t step);
 
-/* Rank 0, while the run begins: is the folder that has its name the one in which it took the lock? If not, what was
- * looked for in it may be in the other. */
-status training_check_place(const training *t);
-
 /* The run ends with these words, which all ranks have found alike: kept as an incident, and returned as a failure. */
 status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

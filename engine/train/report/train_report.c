@@ -12,6 +12,7 @@
 #include "engine/islands/islands.h"
 #include "engine/mirror/mirror.h"
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/system/reading.h"
 #include "engine/host/incident_log.h"
 #include "engine/train/report/training_report_internal.h"
@@ -83,7 +84,7 @@ static status open_steps(training *t)
 
 static status open_files(training *t)
 {
-    TRY(training_check_place(t));
+    TRY(training_check_folder(t, true));
     AUTO_FREE char *text = config_text(t->config), *path = must_format("%s/config.yaml", t->folder),
                    *events = must_format("%s/events.jsonl", t->folder),
                    *chosen = must_format("%s/" CHOICES_FILE, t->folder);
@@ -154,14 +155,22 @@ training_report *training_report_make(void)
     return must_calloc(1, sizeof(training_report));
 }
 
-bool training_report_is_here(const training *t)
+status training_check_folder(const training *t, bool look)
 {
-    return !t->report->metrics || lines_are_here(t->report->metrics);
-}
-
-bool training_report_displaced(const training *t)
-{
-    return t->report->metrics && lines_displaced(t->report->metrics);
+    reading_place place = PLACE_SAME;
+    if (look && !t->report->metrics)
+        TRY(reading_place_of(&place, t->place, t->folder));
+    if (place == PLACE_FREE || place == PLACE_TAKEN)
+        return status_fail(STATUS_FAILED, "%s has been moved or replaced while the run began: start it again",
+                           t->folder);
+    if (t->lock && !(look ? lock_confirm(t->lock) : !lock_lost(t->lock)))
+        return status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
+    if (!t->report->metrics || lines_are_here(t->report->metrics, look))
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED,
+                       "%s is another folder than the one in which this run began, which was moved: it ends, and the "
+                       "next start goes on from what is there now",
+                       t->folder);
 }
 
 const loads *training_report_loads(const training *t)

@@ -11,10 +11,10 @@ typedef struct loads loads; /* engine/guard/loads.h */
 training_report *training_report_make(void);
 /* After training_report_close, the last: what looks at the host may tell of a GPU until then. */
 void training_report_free(training_report *r);
-/* false: another run's folder has the name of this one's, which was moved. Any thread; looks. */
-bool training_report_is_here(const training *t);
-/* The opposite, as the last line has found it. */
-bool training_report_displaced(const training *t);
+/* Fails, with what has become of it, where the run's folder is its own no more: another run has taken the lock, or
+ * another folder has its name. Before the run's files are open, a folder that was only moved is not its own either:
+ * what was looked for in it may be in the other. Without `look`, as it was seen last. By rank 0, any thread. */
+status training_check_folder(const training *t, bool look);
 /* How tokens are spread over experts; NULL: the model has none. */
 const loads *training_report_loads(const training *t);
 status training_report_open(training *t);

@@ -9,7 +9,6 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/safetensors.h"
 #include "engine/state/rank/state.h"
-#include "engine/system/lock.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/train/rank/train_meta.h"
 #include "engine/train/report/training_report.h"
@@ -94,8 +93,7 @@ static status choose_asynchronous(bool *out, const training *t)
 
 static bool may_publish(void *context)
 {
-    const training *t = context;
-    return (!t->lock || lock_confirm(t->lock)) && training_report_is_here(t);
+    return training_check_folder(context, true) == STATUS_OK;
 }
 
 static void published(void *context, const char *name)

@@ -14,6 +14,7 @@
 #include "engine/state/rank/state.h"
 #include "engine/state/weights/upcycle.h"
 #include "engine/train/rank/train_meta.h"
+#include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves_internal.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
@@ -209,7 +210,7 @@ static status find_offers(checkpoint_offers *out, const training *t)
                            t->checkpoints, t->folder, f.saved);
     }
     if (f.offers.count == 0)
-        TRY(training_check_place(t));
+        TRY(training_check_folder(t, true));
     *out = f.offers;
     f.offers = (checkpoint_offers){0};
     return STATUS_OK;

@@ -1,4 +1,5 @@
 /* Files of lines whose folders are renamed, deleted or replaced while they are open: each line is there once. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,19 @@ int open(const char *path, int flags, ...)
         rename_before_open.from = NULL;
     }
     return openat(AT_FDCWD, path, flags, mode);
+}
+
+/* A descriptor that a server has forgotten, and how often it says so. */
+static int stale, stale_times;
+
+int fstat(int file, struct stat *out)
+{
+    if (stale_times > 0 && file == stale) {
+        stale_times--;
+        errno = ESTALE;
+        return -1;
+    }
+    return fstatat(file, "", out, AT_EMPTY_PATH);
 }
 
 /* A folder with a file of lines under test, and other names for folders. */
@@ -88,7 +102,7 @@ TEST(a_folder_that_is_back_lacks_no_line)
     move(p.run, p.away);
     put(&p, "2\n");
     holds(p.run, "2\n");
-    assert_true(lines_are_here(p.out));
+    assert_true(lines_are_here(p.out, true));
     move(p.run, p.stray);
     move(p.away, p.run);
     put(&p, "3\n");
@@ -109,14 +123,14 @@ TEST(a_folder_of_other_lines_gets_none)
     put(&p, "2\n");
     holds(p.run, "1\n2\n3\n");
     holds(p.stray, "1\n2\n");
-    assert_true(lines_displaced(p.out));
-    assert_false(lines_are_here(p.out));
+    assert_false(lines_are_here(p.out, false));
+    assert_false(lines_are_here(p.out, true));
     move(p.run, p.away);
     move(p.stray, p.run);
     put(&p, "3\n");
     holds(p.run, "1\n2\n3\n");
     holds(p.away, "1\n2\n3\n");
-    assert_true(lines_are_here(p.out));
+    assert_true(lines_are_here(p.out, true));
     place_close(&p);
 }
 
@@ -163,6 +177,43 @@ TEST(a_file_replaced_in_its_folder_gets_the_lines)
     move(edited, p.file);
     put(&p, "2\n");
     holds(p.run, "one\n2\n");
+    place_close(&p);
+}
+
+/* This process's descriptor of a file. */
+static int descriptor_of(const char *path)
+{
+    struct stat file, one;
+    int found = 3;
+    assert_int_equal(stat(path, &file), 0);
+    while (fstat(found, &one) != 0 || one.st_ino != file.st_ino)
+        found++;
+    return found;
+}
+
+/* A server that began anew knows the file by its name only; a folder that has taken the name meanwhile stays as it
+ * is. */
+TEST(a_file_whose_descriptor_is_stale_is_opened_again_by_its_name)
+{
+    place p;
+    place_open(&p, *state, "stale");
+    put(&p, "1\n");
+    stale = descriptor_of(p.file);
+    AUTO_FREE char *restored = workfolder_path(p.run, "restored");
+    workfolder_write(restored, "1\n", 2);
+    move(restored, p.file);
+    stale_times = 1;
+    put(&p, "2\n");
+    assert_int_equal(stale_times, 0);
+    holds(p.run, "1\n2\n");
+    stale = descriptor_of(p.file);
+    write_lines(p.stray, "other\n");
+    move(p.run, p.away);
+    move(p.stray, p.run);
+    stale_times = 1;
+    put(&p, "3\n");
+    holds(p.run, "other\n");
+    assert_false(lines_are_here(p.out, false));
     place_close(&p);
 }
 

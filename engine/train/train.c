@@ -11,7 +11,6 @@
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
-#include "engine/train/loss_scale.h"
 #include "engine/host/incident_log.h"
 #include "engine/train/report/report.h"
 #include "engine/train/training_loop.h"
@@ -23,6 +22,7 @@
 #include "memory/scope.h"
 #include "memory/seal.h"
 #include "parallel/watch/signals.h"
+#include "engine/islands/islands.h"
 
 /* Tokens of the global batch; `counted`: those whose targets count. */
 static double batch_tokens(const training *t, bool counted)
@@ -69,6 +69,61 @@ static void fill_mtp_scalars(training *t)
     s->loss_tokens = t->now.batch.second_targets > 0 ? (float)t->now.batch.second_targets : 1;
 }
 
+/* ---- blocks of data in an object store, fetched before steps and evaluations read them ---- */
+
+/* How far ahead blocks are fetched, at most. */
+static const double AHEAD_SECONDS = 120;
+
+/* Begins anew where the run is, if that is not where it should be by now: it has begun, or gone back. */
+static void follow_run(training *t)
+{
+    training_fetched *f = &t->fetched;
+    if (!f->known || f->next_step != t->at.step || f->next_samples != t->at.samples) {
+        bool there = t->now.ahead == t->at.samples; /* this step's batch has been read */
+        samples_expect_nothing(t->data.train);
+        f->step = t->at.step + there;
+        f->samples = t->at.samples + (there ? training_batch(t, t->at.step) : 0);
+    }
+    f->known = true;
+    f->next_step = t->at.step + 1;
+    f->next_samples = t->at.samples + training_batch(t, t->at.step);
+}
+
+static void fetch_ahead(training *t)
+{
+    training_fetched *f = &t->fetched;
+    int64_t steps = t->counts.trained_steps - 1;
+    double each = steps > 0 ? t->counts.trained_seconds / (double)steps : 0;
+    if (!samples_are_remote(t->data.train))
+        return;
+    follow_run(t);
+    while (f->step < t->config->train.steps &&
+           (f->step <= t->at.step + 1 || each * (double)(f->step - t->at.step) < AHEAD_SECONDS)) {
+        int count = training_microbatches(t, f->step);
+        if (!samples_expect(t->data.train, batch_first(&t->compiled.options, f->samples, count),
+                            (int64_t)count * t->config->train.micro_batch))
+            break;
+        f->samples += training_batch(t, f->step++);
+    }
+}
+
+static void fetch_evaluation(const training *t, int set, int64_t end, int64_t together)
+{
+    samples *s = t->data.sets[set];
+    int64_t mine = t->compiled.options.micro_batch, at = mine * grid_index(&t->grid, AXIS_SAMPLES);
+    for (int64_t first = 0; first < end && samples_expect(s, first + at, mine); first += together)
+        ;
+}
+
+static blocks_counts counts_fetched(training *t)
+{
+    blocks_counts now = stored_counted(t->data.remote), *told = &t->fetched.told;
+    blocks_counts since = {
+        .fetched = now.fetched - told->fetched, .misses = now.misses - told->misses, .stall = now.stall - told->stall};
+    *told = now;
+    return since;
+}
+
 /* What a rank says before a step. */
 typedef struct readiness {
     int failed, asked, saves;
@@ -113,8 +168,14 @@ static int find_other_deal(int *like, const training *t, const readiness *all)
 static status agree(training *t, signals_request *asked, batch_facts *batch, pace_share lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1, like = 0;
-    readiness here = {mine != STATUS_OK, (int)signals_pending(), (int)training_saves_progress(t), batch->deal,
-                      batch->left_out,   batch->second_targets,  training_counts_fetched(t),      lately},
+    readiness here = {mine != STATUS_OK,
+                      (int)signals_pending(),
+                      (int)training_saves_progress(t),
+                      batch->deal,
+                      batch->left_out,
+                      batch->second_targets,
+                      counts_fetched(t),
+                      lately},
               *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
@@ -173,7 +234,7 @@ static status ready_step(training *t, signals_request *asked)
     status ready = training_check_folder(t, false);
     t->evicted = ready != STATUS_OK;
     if (!t->evicted) {
-        training_fetch_ahead(t);
+        fetch_ahead(t);
         ready = take_batch(t, &t->now.batch);
     }
     t->now.data_seconds = clock_seconds() - t->now.began;
@@ -340,7 +401,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     int64_t end = training_evaluation_samples(t, set), missing = 0;
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)end, false);
     status ready = STATUS_OK;
-    training_fetch_evaluation(t, set, end, together);
+    fetch_evaluation(t, set, end, together);
     for (int64_t first = 0; first < end; first += together) {
         batch_facts batch = {0};
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");
@@ -383,6 +444,61 @@ static status evaluate(training *t, signals_request *asked)
     return s;
 }
 
+/* ---- a job that is an island: the outer loop's calls, which are collective; no other job has any ---- */
+
+/* Another island's, where its model was taken over. */
+static void take_position(training *t, const islands_position *p)
+{
+    if (!p->fresh_moments)
+        return;
+    t->at.step = p->step;
+    t->at.updates = t->at.moments = p->updates;
+    t->at.samples = training_samples_at(t, p->step) + train_past_omitted(&t->at.past);
+    t->now.ahead = -1;
+}
+
+static status outside(training *t, islands_moment when)
+{
+    islands_position p = {t->at.step, t->at.updates, false};
+    if (!t->islands)
+        return STATUS_OK;
+    status s = islands_step(t->islands, &p, when);
+    take_position(t, &p);
+    return s;
+}
+
+static status join_islands(training *t)
+{
+    islands_position p = {t->at.step, t->at.updates, false};
+    if (!t->islands)
+        return STATUS_OK;
+    TRY(islands_join(t->islands, &p, &t->slot));
+    take_position(t, &p);
+    if (!t->config->outer.private_data)
+        samples_interleave(t->data.train, t->slot, t->config->outer.slots);
+    return STATUS_OK;
+}
+
+static status step_islands(training *t)
+{
+    int64_t before = 0, after = 0;
+    if (t->islands)
+        (void)islands_disagreement(&before, t->islands);
+    TRY(outside(t, ISLANDS_AFTER_STEP));
+    double apart = t->islands ? islands_disagreement(&after, t->islands) : 0;
+    if (after != before)
+        training_report_disagreement(t, apart);
+    return STATUS_OK;
+}
+
+static status leave_islands(training *t)
+{
+    if (!t->islands)
+        return STATUS_OK;
+    TRY(training_save_finish(t)); /* what is on its way to the disk is the state before */
+    return outside(t, ISLANDS_LEAVING);
+}
+
 /* Saves what has not been saved yet; `last`: and waits for it. What is not verified is not saved: then the run has gone
  * back. */
 static status save(training *t, bool last)
@@ -393,7 +509,7 @@ static status save(training *t, bool last)
     TRY(training_verify(&undone, t));
     if (undone)
         return STATUS_OK;
-    TRY(training_islands_save(t));
+    TRY(outside(t, ISLANDS_BEFORE_SAVE));
     TRY(training_save(t, last));
     t->saved = t->at.step;
     return STATUS_OK;
@@ -425,7 +541,7 @@ static status train_loop(training *t, signals_request *asked)
         TRY(save_anyway(t, ready_step(t, asked)));
         int64_t before = t->at.step;
         if (*asked == SIGNALS_STOP)
-            TRY(training_islands_leave(t));
+            TRY(leave_islands(t));
         if (*asked != SIGNALS_NONE)
             TRY(save(t, *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
@@ -439,17 +555,17 @@ static status train_loop(training *t, signals_request *asked)
         TRY(empty ? save_anyway(t, pass_over(t)) : play_step(t, &undone));
         if (undone)
             continue;
-        TRY(training_islands_step(t));
+        TRY(step_islands(t));
         bool last = t->at.step == c->train.steps;
         if (t->data.validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->at.step) || last))
             TRY(save_anyway(t, evaluate(t, asked)));
         if (*asked == SIGNALS_STOP)
-            TRY(training_islands_leave(t));
+            TRY(leave_islands(t));
         bool saving = due(c->checkpoint.every, t->at.step) || due(c->checkpoint.export_every, t->at.step);
         if (saving || last || *asked == SIGNALS_STOP)
             TRY(save(t, last || *asked == SIGNALS_STOP));
         else if (due(c->checkpoint.memory_every, t->at.step)) {
-            TRY(training_islands_save(t));
+            TRY(outside(t, ISLANDS_BEFORE_SAVE));
             TRY(training_save_in_memory(t));
         }
         if (*asked == SIGNALS_STOP)
@@ -463,16 +579,6 @@ static status train_loop(training *t, signals_request *asked)
         }
     }
     seal_open();
-    return STATUS_OK;
-}
-
-/* Of a run that is complete: what its server and its exports have yet to get. By rank 0. */
-static status catch_up(training *t)
-{
-    TRY(training_tracking_catch_up(t));
-    TRY(training_export_open(t));
-    watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for an export");
-    training_export_finish(t);
     return STATUS_OK;
 }
 
@@ -490,8 +596,15 @@ static status complete(training *t)
     status s =
         comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? atomic_look(&there, summary) : STATUS_OK);
     comm_broadcast_bytes(comm_world(t->world), &there, sizeof there, 0);
-    if (s == STATUS_OK && there && !t->new_stage)
-        s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? catch_up(t) : STATUS_OK);
+    if (s == STATUS_OK && there && !t->new_stage) {
+        bool first = comm_rank(t->world) == 0; /* who knows what its server and its exports have yet to get */
+        s = first ? training_tracking_catch_up(t) : s;
+        s = first && s == STATUS_OK ? training_export_open(t) : s;
+        watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for an export");
+        if (first && s == STATUS_OK)
+            training_export_finish(t);
+        s = comm_all_status(comm_world(t->world), s);
+    }
     if (s != STATUS_OK || there || t->new_stage)
         return s;
     if (comm_rank(t->world) == 0)
@@ -567,7 +680,7 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
     if (s == STATUS_OK)
         s = training_restore(&t);
     if (s == STATUS_OK && t.at.step < c->train.steps)
-        s = training_islands_join(&t);
+        s = join_islands(&t);
     if (s == STATUS_OK)
         s = train_on(&t, stopped);
     if (s != STATUS_OK) {

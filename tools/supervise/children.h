@@ -24,3 +24,6 @@ int children_signal(int number, const char *word);
 pid_t children_stopped(void);
 /* Kills everything below this process, and waits until nothing is left; false if something stays for `seconds`. */
 bool children_kill(double seconds);
+/* Removes what Open MPI's mpirun, when it is killed, leaves on this machine: its session's folder, and shared memory of
+ * its ranks. `launcher` and they have ended. Nothing if it was another launcher, or ended in order. */
+void children_remove_files(pid_t launcher);

@@ -16,7 +16,6 @@
 #include "memory/scope.h"
 #include "parallel/watch/signals.h"
 #include "tools/supervise/children.h"
-#include "tools/supervise/launcher_files.h"
 #include "tools/supervise/supervise_internal.h"
 
 /* A job that is over by its own account, but whose launcher stays, is ended after so long. */
@@ -181,7 +180,7 @@ static void end_job(supervisor *s)
     if (s->child) {
         if (!children_kill(5))
             log_warn("supervise: some processes of the job do not end");
-        launcher_files_remove(s->child);
+        children_remove_files(s->child);
         return;
     }
     for (double until = clock_seconds() + 5; is_at_work(s) && clock_seconds() < until; clock_nap(0.05))

@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "engine/config/config.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -60,3 +61,18 @@ status weights_tokenizer(tokenizer **out, const weights *w);
 /* Fill in the sizes of a configuration that names model.config or model.from (config_wants_shape), or the vocabulary's
  * size from the data's tokenizer (config_wants_vocabulary), and check it; of any other, nothing is done. */
 status weights_configure(config *c);
+
+/* Weights in mxfp4 (Open Compute Project, Microscaling Formats v1.0): 32 neighbours along a row share a power of two,
+ * and are numbers of 4 bits times it. Published folders of GPT-OSS have experts' matrices so: blocks uint8
+ * [experts, out, in / 32, 16], in each byte first its lower half, and scales uint8 [experts, out, in / 32], 127 for 1.
+ * Nothing is owned. */
+enum { MXFP4_GROUP = 32, MXFP4_BYTES = MXFP4_GROUP / 2 };
+
+typedef struct mxfp4_matrices {
+    const uint8_t *blocks, *scales;
+    int64_t out, in; /* of one matrix; in is a multiple of MXFP4_GROUP */
+} mxfp4_matrices;
+
+/* to[rows, columns] = rows [row, row + rows) and columns [column, column + columns) of all matrices, each turned to
+ * [in, out], one below the other. */
+void mxfp4_read(float *to, const mxfp4_matrices *from, int64_t row, int64_t rows, int64_t column, int64_t columns);

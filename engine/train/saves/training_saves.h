@@ -44,7 +44,7 @@ status training_restore(training *t);
 /* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
 status training_go_back(training *t);
 
-/* train_branch.c: by rank 0, while the run begins. What the run's folder has to go on from is asked here alone; what a
+/* By rank 0, while the run begins. What the run's folder has to go on from is asked here alone; what a
  * mirror or the memory of nodes has must be newer. */
 typedef struct training_found {
     checkpoint_offers offers; /* of the folder, with those that have been undone */
@@ -57,22 +57,12 @@ typedef struct training_found {
 
 status training_find(training_found *out, const training *t);
 void training_found_free(training_found *f);
-/* Leaves out what is no part of the history of the first of them: it has been undone. */
-void training_branch_sift(checkpoint_offers *offers);
-/* What has been loaded may be an earlier state than the last one: then a branch begins. */
-status training_branch_begin(training *t);
-
-/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By
- * rank 0. */
-status training_move_aside(const training *t);
-
 /* train_mirror.c: nothing, without checkpoint.mirror or an s3:// path in checkpoint.resume. Collective.
  *
  * While the run begins, in its folder; again, with `aside`, when an earlier run has been moved aside. Whose the mirror
  * is is settled, and what is newer in it is fetched. */
 status training_mirror_begin(training *t, bool aside);
 
-/* train_upload.c: nothing, without checkpoint.mirror. */
 /* After training_save_open. Not collective. */
 status training_upload_open(training *t);
 /* Between steps: what has become of uploads. */

@@ -1,6 +1,7 @@
-/* The loss scale as a function of the steps before: engine/train/loss_scale.h. Whole runs: tests/jobs/test_fp16.c. */
+/* The loss scale as a function of the steps before: engine/train/rank/train_meta.h.
+ * Whole runs: tests/jobs/test_fp16.c. */
 
-#include "engine/train/loss_scale.h"
+#include "engine/train/rank/train_meta.h"
 #include "tests/test.h"
 
 /* Plays steps, '.' good and 'x' skipped, from `scale` on. */

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "engine/files/safetensors.h"
-#include "engine/state/weights/mxfp4.h"
+#include "engine/state/weights/weights.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "memory/scope.h"

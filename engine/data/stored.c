@@ -7,11 +7,9 @@
 #include "memory/scope.h"
 
 struct stored_set {
-    stored *owner;
     blocks_object *bin;
     blocks_file idx;
     bool failed;
-    bool in_order; /* what comes next is read next */
     stored_set *next;
 };
 
@@ -19,8 +17,7 @@ struct stored {
     char *folder; /* NULL: none is known */
     int64_t bytes;
     int sharers;
-    bool once;      /* nothing is kept */
-    bool in_order;  /* stored_reader's */
+    blocks_use use;
     blocks *blocks; /* NULL: no data set is open */
     stored_set *sets;
 };
@@ -63,7 +60,7 @@ stored *stored_open(const config *c, int sharers)
 stored *stored_open_once(void)
 {
     stored *r = must_calloc(1, sizeof *r);
-    r->once = true;
+    r->use = BLOCKS_ONCE;
     return r;
 }
 
@@ -81,23 +78,11 @@ void stored_close(stored *r)
     free(r);
 }
 
-/* Whoever leaves something out has no use for what was expected before. */
-static void expect_next(const stored *r, const stored_set *set, int64_t from)
-{
-    enum { AHEAD = 4 * BLOCKS_SMALL };
-    int64_t left = blocks_bytes(set->bin) - from;
-    blocks_expect_nothing(r->blocks);
-    if (left > 0)
-        (void)blocks_expect(set->bin, from, left < AHEAD ? left : AHEAD);
-}
-
 static status read_bin(void *context, void *to, int64_t offset, int64_t bytes)
 {
     stored_set *set = context;
     status s = blocks_read(set->bin, to, offset, bytes);
     set->failed = s != STATUS_OK;
-    if (s == STATUS_OK && set->in_order)
-        expect_next(set->owner, set, offset + bytes);
     return s;
 }
 
@@ -116,12 +101,9 @@ static status find_bin(blocks_object **out, stored *r, const char *url, bool sca
 status stored_indexed(indexed **out, stored_set **set, stored *r, const char *prefix, bool scattered)
 {
     if (!r->blocks)
-        TRY(blocks_open(
-            &r->blocks,
-            &(blocks_settings){.folder = r->folder, .bytes = r->bytes, .sharers = r->sharers, .once = r->once}));
+        TRY(blocks_open(&r->blocks, &(blocks_settings){
+                                        .folder = r->folder, .bytes = r->bytes, .sharers = r->sharers, .use = r->use}));
     stored_set *made = must_calloc(1, sizeof *made);
-    made->owner = r;
-    made->in_order = r->in_order;
     made->next = r->sets;
     r->sets = made;
     AUTO_FREE char *idx = must_format("%s.idx", prefix), *bin = must_format("%s.bin", prefix);
@@ -172,7 +154,7 @@ status stored_reader_open(stored_reader *out, const char *prefix)
     if (!stored_is(prefix))
         return indexed_open(&out->data, prefix);
     out->from = stored_open_once();
-    out->from->in_order = true;
+    out->from->use = BLOCKS_IN_ORDER;
     status s = stored_indexed(&out->data, &set, out->from, prefix, false);
     if (s != STATUS_OK)
         stored_reader_close(out);

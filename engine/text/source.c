@@ -13,7 +13,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "engine/store/object.h"
+#include "engine/store/blocks/blocks.h"
 #include "memory/log.h"
 
 #define INPUT_BYTES (1 << 18)
@@ -32,7 +32,7 @@ typedef struct packing {
 struct source {
     char *name;
     int file;
-    remote *remote; /* an object of a store in place of a file; NULL: none */
+    blocks_object *remote; /* an object of a store in place of a file; NULL: none */
     int64_t place;  /* in the object: what is fetched next */
     bool waits;     /* reading may wait for others: not a regular file */
     const atomic_bool *stop;
@@ -65,9 +65,9 @@ static status wait_for_input(const source *s)
 /* Read more of an object of a store. */
 static status fetch(source *s)
 {
-    int64_t left = remote_bytes(s->remote) - s->place, room = INPUT_BYTES - s->filled;
+    int64_t left = blocks_bytes(s->remote) - s->place, room = INPUT_BYTES - s->filled;
     int64_t bytes = left < room ? left : room;
-    TRY(remote_read(s->remote, s->input + s->filled, s->place, bytes));
+    TRY(blocks_read(s->remote, s->input + s->filled, s->place, bytes));
     s->ended = bytes == left;
     s->place += bytes;
     s->filled += bytes;
@@ -280,7 +280,7 @@ static status look_at_file(source *s)
 
 static status begin(source *s, const char *path)
 {
-    TRY(object_is_url(path) ? remote_open(&s->remote, path, s->stop) : look_at_file(s));
+    TRY(object_is_url(path) ? blocks_open_one(&s->remote, path, s->stop) : look_at_file(s));
     TRY(fill(s));
     s->packing = packing_of(s);
     s->complete = s->packing == &plain;
@@ -293,7 +293,7 @@ status source_size(int64_t *bytes, const char *path)
 {
     struct stat facts;
     if (object_is_url(path))
-        return remote_look(bytes, path);
+        return blocks_look(bytes, path);
     if (stat(path, &facts) != 0)
         return status_fail(STATUS_FAILED, "%s: %s", path, strerror(errno));
     if (!S_ISREG(facts.st_mode))
@@ -325,7 +325,7 @@ void source_close(source *s)
         return;
     if (s->file > STDIN_FILENO)
         close(s->file);
-    remote_close(s->remote);
+    blocks_close_one(s->remote);
     if (s->packing && s->packing->end)
         s->packing->end(s);
     free(s->name);
@@ -352,7 +352,7 @@ int64_t source_bytes(const source *s)
 {
     struct stat facts;
     if (s->remote)
-        return remote_bytes(s->remote);
+        return blocks_bytes(s->remote);
     return fstat(s->file, &facts) == 0 ? facts.st_size : 0;
 }
 
@@ -360,7 +360,7 @@ status source_seek(source *s, int64_t offset)
 {
     MUST(source_seekable(s), "%s: its bytes come one after the other", s->name);
     if (s->remote)
-        s->place = offset < remote_bytes(s->remote) ? offset : remote_bytes(s->remote);
+        s->place = offset < blocks_bytes(s->remote) ? offset : blocks_bytes(s->remote);
     else if (lseek(s->file, offset, SEEK_SET) < 0)
         return status_fail(STATUS_FAILED, "%s: %s", s->name, strerror(errno));
     s->consumed -= s->filled - s->at; /* what was read beyond the old place is not used */

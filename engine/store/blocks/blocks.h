@@ -7,6 +7,8 @@
  * fetched again, and said. Where the folder cannot be written to, blocks are kept in this process's memory alone,
  * which is bounded, and one warning says so.
  *
+ * A reader of one object from its beginning to its end needs no folder and expects nothing itself: blocks_open_one.
+ *
  * A `blocks` has threads that fetch ahead, and is its caller's until blocks_close, with all its objects. blocks_read
  * and blocks_expect are for one thread at a time. Memory is taken by blocks_open: nothing here allocates 64 KiB later
  * (memory/seal.h), but blocks_whole where there is no folder.
@@ -21,16 +23,24 @@ typedef struct blocks_object blocks_object;
 
 enum { BLOCKS_BYTES = 8 << 20, BLOCKS_SMALL = 512 << 10 };
 
+typedef enum blocks_use {
+    BLOCKS_KEPT,     /* in the folder */
+    BLOCKS_ONCE,     /* without a folder, and no warning says so: some bytes here and there */
+    BLOCKS_IN_ORDER, /* the same for one object after another, each from its beginning to its end: the next two blocks
+                      * are fetched ahead, and all blocks together must have the checksum that the store says */
+} blocks_use;
+
 typedef struct blocks_settings {
+    blocks_use use;
     const char *folder;   /* NULL: none is known, blocks are kept in memory */
     int64_t bytes;        /* that the folder may take */
     int sharers;          /* processes of this machine that fetch ahead into it, this one among them */
-    bool once;            /* without a folder, and no warning says so */
-    object_limits limits; /* `stop` is set here */
+    object_limits limits; /* `stop`: reading fails soon when it becomes true */
 } blocks_settings;
 
 status blocks_open(blocks **out, const blocks_settings *settings);
 void blocks_close(blocks *b); /* NULL is accepted */
+AUTO_CLOSES(blocks, blocks_close)
 
 /* Asks the store for the object's version and length; one that it does not have is a failure. `block`: bytes of its
  * blocks, a multiple of 64 KiB, at most BLOCKS_BYTES; in memory they may be smaller. */
@@ -44,6 +54,14 @@ status blocks_read(blocks_object *o, void *to, int64_t offset, int64_t bytes);
  * have been read. */
 bool blocks_expect(blocks_object *o, int64_t offset, int64_t bytes);
 void blocks_expect_nothing(blocks *b); /* what has not been begun is not fetched */
+
+/* An object as a file that is read in order, by a `blocks` of its own; `stop` as in the limits. Fails if there is no
+ * such object. */
+status blocks_open_one(blocks_object **out, const char *url, const atomic_bool *stop);
+void blocks_close_one(blocks_object *o); /* NULL is accepted */
+AUTO_CLOSES(blocks_object, blocks_close_one)
+/* The size of such an object, without opening it. */
+status blocks_look(int64_t *bytes, const char *url);
 
 /* An object whole, for reading: a file of the folder, mapped, or memory. Held to the store's checksum, if any. */
 typedef struct blocks_file {

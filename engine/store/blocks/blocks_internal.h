@@ -6,12 +6,15 @@
 #include "engine/system/worker.h"
 
 /* BLOCKS_HANDS: threads that fetch, and the caller's. BLOCKS_SLOTS: blocks in memory, which are used while the folder
- * fails or where there is none; where it works, a few. */
+ * fails or where there is none; where it works, a few. IN_ORDER: as many for who reads in order, whose next
+ * BLOCKS_ORDER_AHEAD are fetched ahead. */
 enum {
     BLOCKS_HANDS = 5,
     BLOCKS_READER = BLOCKS_HANDS - 1,
     BLOCKS_SLOTS = 16,
     BLOCKS_SMALL_SLOTS = 128,
+    BLOCKS_ORDER_SLOTS = 4,
+    BLOCKS_ORDER_AHEAD = 2,
     BLOCKS_BUCKETS = 16,
     BLOCKS_MOST_AHEAD = 1024,
     BLOCKS_MOST_DAMAGED = 16
@@ -25,6 +28,10 @@ struct blocks_object {
     bool has_crc32c, came_damaged;
     uint32_t crc32c;
     struct blocks_object *next;
+    /* where all blocks are held to the store's checksum, under the lock; else NULL */
+    int64_t unknown; /* blocks whose checksums are not known */
+    bool *known;     /* [blocks] */
+    uint32_t *sum;   /* [blocks] */
 };
 
 typedef enum blocks_slot_state { SLOT_EMPTY, SLOT_FILLING, SLOT_VALID } blocks_slot_state;
@@ -62,7 +69,7 @@ struct blocks {
 
     worker worker; /* its lock is of all below */
     blocks_slot slot[BLOCKS_SMALL_SLOTS];
-    int slots, ahead;
+    int slots, ahead, most_ahead; /* most_ahead: in memory */
     int64_t slot_bytes;
     uint64_t uses;
     blocks_expected expected[BLOCKS_MOST_AHEAD];

@@ -21,6 +21,13 @@ static int64_t block_bytes(const blocks_object *o, int64_t block)
     return left < o->block ? left : o->block;
 }
 
+/* The threads are to end, or the caller has told the reader to. */
+static bool is_stopped(const blocks *b)
+{
+    const atomic_bool *told = b->settings.limits.stop;
+    return atomic_load(&b->worker.stop) || (told && atomic_load(told));
+}
+
 blocks_name blocks_name_of(const blocks_object *o, int64_t block)
 {
     blocks_name name = {.block = block};
@@ -121,13 +128,13 @@ blocks_slot *blocks_claim_slot(blocks *b, blocks_object *o, int64_t block)
 {
     blocks_slot *s = NULL;
     WORKER_HELD(&b->worker);
-    while (!s && !atomic_load(&b->worker.stop)) {
+    while (!s && !is_stopped(b)) {
         const blocks_slot *there = find_slot(b, o, block);
         if (there && there->state == SLOT_VALID)
             break;
         s = there ? NULL : take_slot(b);
         if (!s)
-            (void)worker_wait(&b->worker);
+            (void)worker_wait_until(&b->worker, clock_seconds() + 0.1);
     }
     if (s) {
         s->state = SLOT_FILLING;
@@ -164,7 +171,8 @@ static status store_of(object_store **out, blocks_hand *h, int bucket)
 {
     if (!h->store[bucket]) {
         object_limits limits = h->owner->settings.limits;
-        limits.stop = &h->owner->worker.stop;
+        if (h != &h->owner->hand[BLOCKS_READER] || !limits.stop)
+            limits.stop = &h->owner->worker.stop;
         TRY(object_open(&h->store[bucket], h->owner->bucket[bucket], &limits));
     }
     *out = h->store[bucket];
@@ -176,6 +184,27 @@ status blocks_fetch(blocks_hand *h, const blocks_object *o, void *to, int64_t of
     object_store *store = NULL;
     TRY(store_of(&store, h, o->bucket));
     return object_read(to, store, o->key, offset, bytes, o->etag);
+}
+
+/* Stores say the checksum of an object, not of a range of it: it is compared when each block has been fetched once. */
+static status check_sum(blocks_object *o, int64_t block, const void *data)
+{
+    uint32_t sum = o->sum ? crc32c(0, data, block_bytes(o, block)) : 0, all = 0;
+    WORKER_HELD(&o->owner->worker);
+    if (o->sum && !o->known[block]) {
+        o->known[block] = true;
+        o->sum[block] = sum;
+        if (--o->unknown == 0) {
+            for (int64_t i = 0; i * o->block < o->bytes; i++)
+                all = crc32c_combine(all, o->sum[i], block_bytes(o, i));
+            o->came_damaged = all != o->crc32c;
+        }
+    }
+    return !o->came_damaged
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED,
+                             "s3://%s/%s: the bytes that came do not have the checksum that the store says: try again",
+                             o->owner->bucket[o->bucket], o->key);
 }
 
 /* Waits until no other process or thread fetches the block: *there: its file has come. true: its lock is held. */
@@ -224,6 +253,8 @@ static status bring(blocks_hand *h, blocks_object *o, int64_t block)
         return STATUS_OK;
     bool there = false, locked = blocks_lock(&there, h, &name, bytes);
     status got = there ? STATUS_OK : blocks_fetch(h, o, s->bytes, block * o->block, bytes);
+    if (!there && got == STATUS_OK)
+        got = check_sum(o, block, s->bytes);
     if (!there && got == STATUS_OK) {
         fetched = bytes;
         if (locked)
@@ -248,7 +279,7 @@ static int find_expected(const blocks *b, const blocks_object *o, int64_t block)
 /* As many as the folder, or memory, has room for until they are read. */
 static int most_ahead(blocks *b, const blocks_object *o)
 {
-    int64_t most = works(b) ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->slots - BLOCKS_HANDS - 1;
+    int64_t most = works(b) ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->most_ahead;
     return (int)(most < 1 ? 1 : most > BLOCKS_MOST_AHEAD ? BLOCKS_MOST_AHEAD : most);
 }
 
@@ -258,7 +289,7 @@ bool blocks_expect(blocks_object *o, int64_t offset, int64_t bytes)
     WORKER_HELD(&b->worker);
     int most = most_ahead(b, o);
     for (int64_t n = offset / o->block; n * o->block < offset + bytes; n++) {
-        if (find_expected(b, o, n) >= 0)
+        if (find_expected(b, o, n) >= 0 || (!b->disk && find_slot(b, o, n)))
             continue;
         if (b->ahead >= most)
             return false;
@@ -358,6 +389,8 @@ static status read_piece(blocks_object *o, void *to, int64_t block, int64_t with
         if (began == 0)
             began = clock_seconds();
         got = bring(&b->hand[BLOCKS_READER], o, block);
+        if (is_stopped(b))
+            got = status_fail(STATUS_FAILED, "s3://%s/%s: stopped", b->bucket[o->bucket], o->key);
     }
     if (began > 0) {
         worker_lock(&b->worker);
@@ -377,6 +410,11 @@ status blocks_read(blocks_object *o, void *to, int64_t offset, int64_t bytes)
         now = BLOCKS_CHUNK - within % BLOCKS_CHUNK;
         now = now < bytes - done ? now : bytes - done;
         TRY(read_piece(o, (char *)to + done, block, within, now));
+    }
+    int64_t left = o->bytes - offset - bytes, most = BLOCKS_ORDER_AHEAD * o->block;
+    if (o->owner->settings.use == BLOCKS_IN_ORDER && left > 0) {
+        blocks_expect_nothing(o->owner); /* what was passed over is of no use */
+        (void)blocks_expect(o, offset + bytes, left < most ? left : most);
     }
     return STATUS_OK;
 }
@@ -400,43 +438,49 @@ static status find_bucket(int *out, blocks *b, const char *bucket)
     return STATUS_OK;
 }
 
-static status look(blocks_object *o, blocks *b, const char *url)
+/* Takes `key`. */
+static void add_object(blocks_object **out, blocks *b, int bucket, char *key, const object_facts *facts, int64_t block)
 {
-    object_store *store = NULL;
-    object_facts facts;
-    TRY(store_of(&store, &b->hand[BLOCKS_READER], o->bucket));
-    TRY(object_look(&facts, store, o->key));
-    if (!facts.there)
-        return status_fail(STATUS_FAILED, "there is no object %s", url);
-    if (!*facts.etag)
-        return status_fail(STATUS_FAILED, "%s: the store says no ETag, so that a change of it could not be noticed",
-                           url);
-    o->bytes = facts.bytes;
-    memcpy(o->etag, facts.etag, sizeof o->etag);
-    o->has_crc32c = facts.has_crc32c;
-    o->crc32c = facts.crc32c;
-    return STATUS_OK;
+    blocks_object *o = must_calloc(1, sizeof *o);
+    *o = (blocks_object){.owner = b,
+                         .key = key,
+                         .bucket = bucket,
+                         .bytes = facts->bytes,
+                         .block = block < b->slot_bytes ? block : b->slot_bytes,
+                         .has_crc32c = facts->has_crc32c,
+                         .crc32c = facts->crc32c,
+                         .next = b->objects};
+    memcpy(o->etag, facts->etag, sizeof o->etag);
+    /* What stands for this version of the object, cut into such blocks. */
+    char hex[SIGNATURE_HEX];
+    AUTO_FREE char *text =
+        must_format("%s/%s\n%s\n%lld\n%lld", b->bucket[bucket], key, o->etag, (long long)o->bytes, (long long)o->block);
+    signature_hash(hex, text, (int64_t)strlen(text));
+    snprintf(o->name, BLOCKS_HEX, "%.*s", BLOCKS_HEX - 1, hex);
+    if (b->settings.use == BLOCKS_IN_ORDER && o->has_crc32c) {
+        o->unknown = (o->bytes + o->block - 1) / o->block;
+        o->known = must_calloc((unsigned long)o->unknown + 1, sizeof *o->known);
+        o->sum = must_calloc((unsigned long)o->unknown + 1, sizeof *o->sum);
+    }
+    b->objects = *out = o;
 }
 
 status blocks_find(blocks_object **out, blocks *b, const char *url, int64_t block)
 {
     AUTO_FREE char *bucket = NULL, *key = NULL;
-    AUTO_FREE blocks_object *o = must_calloc(1, sizeof *o);
+    object_store *store = NULL;
+    object_facts facts;
+    int number;
     TRY(object_split(&bucket, &key, url));
-    o->owner = b;
-    o->key = key;
-    o->block = block < b->slot_bytes ? block : b->slot_bytes;
-    TRY(find_bucket(&o->bucket, b, bucket));
-    TRY(look(o, b, url));
-    /* What stands for this version of the object, cut into such blocks. */
-    char hex[SIGNATURE_HEX];
-    AUTO_FREE char *text = must_format("%s/%s\n%s\n%lld\n%lld", b->bucket[o->bucket], o->key, o->etag,
-                                       (long long)o->bytes, (long long)o->block);
-    signature_hash(hex, text, (int64_t)strlen(text));
-    snprintf(o->name, BLOCKS_HEX, "%.*s", BLOCKS_HEX - 1, hex);
-    o->next = b->objects;
-    key = NULL;
-    b->objects = *out = TAKE(o);
+    TRY(find_bucket(&number, b, bucket));
+    TRY(store_of(&store, &b->hand[BLOCKS_READER], number));
+    TRY(object_look(&facts, store, key));
+    if (!facts.there)
+        return status_fail(STATUS_FAILED, "there is no object %s", url);
+    if (!*facts.etag)
+        return status_fail(STATUS_FAILED, "%s: the store says no ETag, so that a change of it could not be noticed",
+                           url);
+    add_object(out, b, number, TAKE(key), &facts, block);
     return STATUS_OK;
 }
 
@@ -459,14 +503,16 @@ status blocks_open(blocks **out, const blocks_settings *settings)
     b->settings.sharers = settings->sharers > 0 ? settings->sharers : 1;
     worker_init(&b->worker);
     const char *folder = b->settings.folder;
-    if (!settings->once && !folder)
+    bool kept = settings->use == BLOCKS_KEPT, in_order = settings->use == BLOCKS_IN_ORDER;
+    if (kept && !folder)
         tell(b, "no folder is known");
-    else if (!settings->once && blocks_disk_open(&b->disk, folder, b->settings.bytes) != STATUS_OK) {
+    else if (kept && blocks_disk_open(&b->disk, folder, b->settings.bytes) != STATUS_OK) {
         AUTO_FREE char *why = must_strdup(status_message());
         tell(b, why);
     }
-    b->slots = b->disk ? BLOCKS_SLOTS : BLOCKS_SMALL_SLOTS;
-    b->slot_bytes = b->disk ? BLOCKS_BYTES : BLOCKS_SMALL;
+    b->slots = b->disk ? BLOCKS_SLOTS : in_order ? BLOCKS_ORDER_SLOTS : BLOCKS_SMALL_SLOTS;
+    b->slot_bytes = b->disk || in_order ? BLOCKS_BYTES : BLOCKS_SMALL;
+    b->most_ahead = in_order ? BLOCKS_ORDER_AHEAD : b->slots - BLOCKS_HANDS - 1;
     for (int i = 0; i < b->slots; i++)
         b->slot[i].bytes = must_alloc((unsigned long)b->slot_bytes);
     b->chunk = must_alloc(BLOCKS_CHUNK);
@@ -474,7 +520,7 @@ status blocks_open(blocks **out, const blocks_settings *settings)
         b->hand[i].owner = b;
         b->hand[i].locks = b->disk ? blocks_disk_descriptor(b->disk) : -1;
     }
-    for (int i = 0; i < BLOCKS_READER; i++)
+    for (int i = 0; i < (in_order ? BLOCKS_ORDER_AHEAD : BLOCKS_READER); i++)
         if (worker_start(&b->worker, fetch_ahead, &b->hand[i], "fetches data") != STATUS_OK && i == 0) {
             blocks_close(b);
             return STATUS_FAILED;
@@ -497,6 +543,8 @@ void blocks_close(blocks *b)
     for (blocks_object *o = b->objects, *next; o; o = next) {
         next = o->next;
         free(o->key);
+        free(o->known);
+        free(o->sum);
         free(o);
     }
     for (int i = 0; i < b->slots; i++)
@@ -506,4 +554,53 @@ void blocks_close(blocks *b)
     free(b->chunk);
     blocks_disk_close(b->disk);
     free(b);
+}
+
+/* ---- one object -------------------------------------------------------------------------------------------------- */
+
+/* A store says only in answer to GET that there is no such bucket. */
+static status look_at_one(object_facts *out, object_store *s, const char *bucket, const char *key)
+{
+    char byte;
+    TRY(object_look(out, s, key));
+    if (out->there)
+        return STATUS_OK;
+    if (object_read(&byte, s, key, 0, 1, NULL) != STATUS_OK && strstr(status_message(), "NoSuchBucket"))
+        return STATUS_FAILED;
+    return status_fail(STATUS_FAILED, "s3://%s/%s: there is no such object%s", bucket, key,
+                       *key && key[strlen(key) - 1] == '/' ? "" : " (what it begins, as a folder, ends in /)");
+}
+
+status blocks_look(int64_t *bytes, const char *url)
+{
+    AUTO_FREE char *bucket = NULL, *key = NULL;
+    AUTO(object_store) *s = NULL;
+    object_facts facts;
+    TRY(object_split(&bucket, &key, url));
+    TRY(object_open(&s, bucket, NULL));
+    TRY(look_at_one(&facts, s, bucket, key));
+    *bytes = facts.bytes;
+    return STATUS_OK;
+}
+
+status blocks_open_one(blocks_object **out, const char *url, const atomic_bool *stop)
+{
+    AUTO_FREE char *bucket = NULL, *key = NULL;
+    AUTO(blocks) *b = NULL;
+    object_store *s = NULL;
+    object_facts facts;
+    int number;
+    TRY(object_split(&bucket, &key, url));
+    TRY(blocks_open(&b, &(blocks_settings){.use = BLOCKS_IN_ORDER, .limits = {.stop = stop}}));
+    TRY(find_bucket(&number, b, bucket));
+    TRY(store_of(&s, &b->hand[BLOCKS_READER], number));
+    TRY(look_at_one(&facts, s, bucket, key));
+    add_object(out, TAKE(b), number, TAKE(key), &facts, BLOCKS_BYTES);
+    return STATUS_OK;
+}
+
+void blocks_close_one(blocks_object *o)
+{
+    if (o)
+        blocks_close(o->owner);
 }

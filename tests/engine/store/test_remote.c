@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/store/object.h"
+#include "engine/store/blocks/blocks.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -15,10 +15,10 @@ enum { BYTES = (40 << 20) + 12345, PIECE = 300000 };
 
 static s3_server *server;
 
-static remote *open_object(const char *url, const atomic_bool *stop)
+static blocks_object *open_object(const char *url, const atomic_bool *stop)
 {
-    remote *r = NULL;
-    stores_assert_ok(remote_open(&r, url, stop));
+    blocks_object *r = NULL;
+    stores_assert_ok(blocks_open_one(&r, url, stop));
     return r;
 }
 
@@ -26,27 +26,27 @@ TEST(any_bytes_in_any_order_are_the_objects)
 {
     AUTO_FREE char *data = stores_bytes(BYTES, 1), *got = must_alloc(PIECE);
     s3_server_put(server, "large", data, BYTES);
-    remote *r = open_object("s3://bucket/large", NULL);
-    assert_int_equal(remote_bytes(r), BYTES);
+    blocks_object *r = open_object("s3://bucket/large", NULL);
+    assert_int_equal(blocks_bytes(r), BYTES);
     s3_server_faults(server, "503 cut=100000 reset ok cut=8000000 500");
     for (int64_t at = 0; at < BYTES; at += PIECE) { /* one after the other */
         int64_t bytes = BYTES - at < PIECE ? BYTES - at : PIECE;
-        stores_assert_ok(remote_read(r, got, at, bytes));
+        stores_assert_ok(blocks_read(r, got, at, bytes));
         assert_memory_equal(got, data + at, bytes);
     }
     uint64_t x = 7;
     for (int i = 0; i < 60; i++) { /* here and there, over ends of blocks too */
         x = x * 6364136223846793005u + 1442695040888963407u;
         int64_t at = (int64_t)((x >> 20) % (BYTES - PIECE));
-        stores_assert_ok(remote_read(r, got, at, PIECE));
+        stores_assert_ok(blocks_read(r, got, at, PIECE));
         assert_memory_equal(got, data + at, PIECE);
     }
-    stores_assert_ok(remote_read(r, got, BYTES, 0));
-    remote_close(r);
+    stores_assert_ok(blocks_read(r, got, BYTES, 0));
+    blocks_close_one(r);
     r = open_object("s3://bucket/large", NULL); /* closed while blocks are on their way */
     s3_server_faults(server, "slow=100000 slow=100000 slow=100000");
     double start = clock_seconds();
-    remote_close(r);
+    blocks_close_one(r);
     assert_true(clock_seconds() - start < 3);
     s3_server_faults(server, NULL);
 }
@@ -55,20 +55,20 @@ TEST(an_empty_object_has_no_bytes)
 {
     int64_t bytes = -1;
     s3_server_put(server, "empty", "", 0);
-    remote *r = open_object("s3://bucket/empty", NULL);
-    assert_int_equal(remote_bytes(r), 0);
-    stores_assert_ok(remote_read(r, NULL, 0, 0));
-    remote_close(r);
-    stores_assert_ok(remote_look(&bytes, "s3://bucket/empty"));
+    blocks_object *r = open_object("s3://bucket/empty", NULL);
+    assert_int_equal(blocks_bytes(r), 0);
+    stores_assert_ok(blocks_read(r, NULL, 0, 0));
+    blocks_close_one(r);
+    stores_assert_ok(blocks_look(&bytes, "s3://bucket/empty"));
     assert_int_equal(bytes, 0);
-    stores_assert_failed(remote_open(&r, "s3://bucket/none", NULL), "s3://bucket/none: there is no such object");
-    stores_assert_failed(remote_look(&bytes, "s3://nobody/none"), "NoSuchBucket");
+    stores_assert_failed(blocks_open_one(&r, "s3://bucket/none", NULL), "s3://bucket/none: there is no such object");
+    stores_assert_failed(blocks_look(&bytes, "s3://nobody/none"), "NoSuchBucket");
 }
 
-static status read_all(remote *r, char *got)
+static status read_all(blocks_object *r, char *got)
 {
     for (int64_t at = 0; at < BYTES; at += PIECE)
-        TRY(remote_read(r, got, at, BYTES - at < PIECE ? BYTES - at : PIECE));
+        TRY(blocks_read(r, got, at, BYTES - at < PIECE ? BYTES - at : PIECE));
     return STATUS_OK;
 }
 
@@ -76,16 +76,16 @@ TEST(another_version_and_damage_fail)
 {
     AUTO_FREE char *data = stores_bytes(BYTES, 2), *got = must_alloc(PIECE);
     s3_server_put(server, "large", data, BYTES);
-    remote *r = open_object("s3://bucket/large", NULL);
-    stores_assert_ok(remote_read(r, got, 0, PIECE));
+    blocks_object *r = open_object("s3://bucket/large", NULL);
+    stores_assert_ok(blocks_read(r, got, 0, PIECE));
     data[BYTES - 1] ^= 1;
     s3_server_put(server, "large", data, BYTES);
     stores_assert_failed(read_all(r, got), "s3://bucket/large|replaced");
-    remote_close(r);
+    blocks_close_one(r);
     r = open_object("s3://bucket/large", NULL);
     s3_server_faults(server, "GET:ok GET:damage"); /* stores say no checksum of a range */
     stores_assert_failed(read_all(r, got), "s3://bucket/large|do not have the checksum");
-    remote_close(r);
+    blocks_close_one(r);
 }
 
 static void *stop_in_a_moment(void *stop)
@@ -101,12 +101,12 @@ TEST(a_reader_that_is_stopped_stops)
     pthread_t thread;
     AUTO_FREE char *data = stores_bytes(BYTES, 3), *got = must_alloc(PIECE);
     s3_server_put(server, "large", data, BYTES);
-    remote *r = open_object("s3://bucket/large", &stop);
+    blocks_object *r = open_object("s3://bucket/large", &stop);
     s3_server_faults(server, "slow=100000 slow=100000 slow=100000");
     assert_int_equal(pthread_create(&thread, NULL, stop_in_a_moment, &stop), 0);
     double start = clock_seconds();
     stores_assert_failed(read_all(r, got), "s3://bucket/large: stopped");
-    remote_close(r);
+    blocks_close_one(r);
     assert_true(clock_seconds() - start < 4);
     pthread_join(thread, NULL);
     s3_server_faults(server, NULL);

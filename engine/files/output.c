@@ -45,16 +45,7 @@ static status fail_at(const char *path)
 
 static status write_all(int file, const char *path, const char *data, int64_t bytes)
 {
-    while (bytes > 0) {
-        ssize_t wrote = write(file, data, (size_t)bytes);
-        if (wrote < 0 && errno == EINTR)
-            continue;
-        if (wrote < 0)
-            return fail_at(path);
-        data += wrote;
-        bytes -= wrote;
-    }
-    return STATUS_OK;
+    return atomic_put(file, data, bytes, -1) ? STATUS_OK : fail_at(path);
 }
 
 /* Is there something that a rename would destroy? */

@@ -86,14 +86,9 @@ static status put_record(tensorboard *t, message *event)
     put(&record, event->data, event->bytes);
     crc = masked(event->data, event->bytes);
     put(&record, &crc, sizeof crc);
-    status s = STATUS_OK;
-    for (int64_t done = 0; done < record.bytes && s == STATUS_OK;) {
-        ssize_t wrote = write(t->descriptor, record.data + done, (size_t)(record.bytes - done));
-        if (wrote >= 0)
-            done += wrote;
-        else if (errno != EINTR)
-            s = status_fail(STATUS_FAILED, "cannot write %s: %s", t->path, strerror(errno));
-    }
+    status s = atomic_put(t->descriptor, record.data, record.bytes, -1)
+                   ? STATUS_OK
+                   : status_fail(STATUS_FAILED, "cannot write %s: %s", t->path, strerror(errno));
     free(record.data);
     free(event->data);
     return s;

@@ -1,21 +1,33 @@
 #include "engine/mirror/mirror.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <jansson.h>
 
-#include "engine/mirror/mirror_upload.h"
+#include "engine/store/pool.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/mapping.h"
+#include "engine/system/reading.h"
 #include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { NICE = 19 };
+enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 19, MOST_NAME = 256, MOST_LINE = 1024 };
 static const double FIRST_PAUSE = 2, LONGEST_PAUSE = 120; /* seconds after a failure */
+
+/* The lines of a manifest's files (manifest_text.c), one after another. */
+typedef struct lines_of_files {
+    const char *at, *end;
+} lines_of_files;
 
 struct mirror {
     mirror_prefix prefix;
@@ -23,7 +35,14 @@ struct mirror {
     int keep, keep_every;
     mirror_owner owner;
     bool held, tidied; /* the thread's */
-    mirror_upload *upload;
+
+    /* of uploads */
+    int64_t part;          /* bytes of a part, and of each buffer */
+    char *buffer[HELPERS]; /* allocated at the beginning: nothing as large is allocated while steps are under way */
+    _Atomic int64_t done;  /* bytes of the present one */
+    const char *to;        /* its name in the mirror */
+    int opened;            /* its folder, a descriptor */
+    lines_of_files files;  /* its next ones, under the pool's lock */
 
     /* shared with the thread, under the lock */
     worker worker;
@@ -34,7 +53,249 @@ struct mirror {
     bool hurries; /* somebody waits for the end */
 };
 
-/* ---- what is said ------------------------------------------------------------------------------------------------ */
+typedef struct helper {
+    mirror *m;
+    char *buffer;
+} helper;
+
+/* ---- the files of a manifest ------------------------------------------------------------------------------------ */
+
+static lines_of_files begin_files(const mapping *text)
+{
+    static const char head[] = "\n\"files\":[\n";
+    const char *begin = (const char *)text->data,
+               *found = text->bytes > 0 ? memmem(begin, (size_t)text->bytes, head, strlen(head)) : NULL;
+    return (lines_of_files){found ? found + strlen(head) : NULL, begin + text->bytes};
+}
+
+/* {"name":"model-00000.safetensors","bytes":1234,"crc32c":"01234567"} of one line; *there false: none is left. */
+static status next_file(manifest_file *out, char name[MOST_NAME], bool *there, lines_of_files *l)
+{
+    const char *end = l->at ? memchr(l->at, '\n', (size_t)(l->end - l->at)) : NULL;
+    *there = false;
+    if (!end || end - l->at > MOST_LINE)
+        return status_fail(STATUS_FAILED, "its manifest cannot be read");
+    if (*l->at == ']')
+        return STATUS_OK;
+    size_t length = (size_t)(end - l->at);
+    json_auto_t *root = json_loadb(l->at, length - (l->at[length - 1] == ','), 0, NULL);
+    const char *text = json_string_value(json_object_get(root, "name"));
+    const char *checksum = json_string_value(json_object_get(root, "crc32c"));
+    bool good = text && strlen(text) < MOST_NAME && !strchr(text, '/') && *text && *text != '.';
+    if (good) {
+        snprintf(name, MOST_NAME, "%s", text);
+        *out = (manifest_file){.name = name,
+                               .bytes = json_integer_value(json_object_get(root, "bytes")),
+                               .crc32c = checksum ? (uint32_t)strtoul(checksum, NULL, 16) : 0,
+                               .has_crc32c = checksum != NULL};
+    }
+    l->at = end + 1;
+    *there = good;
+    return good ? STATUS_OK : status_fail(STATUS_FAILED, "its manifest cannot be read");
+}
+
+/* Bytes of a checkpoint's files, by its manifest; 0: it cannot be read. */
+static int64_t bytes_of(const mirror *m, const char *name)
+{
+    AUTO_FREE char *path = must_format("%s/%s/manifest.json", m->checkpoints, name);
+    char file_name[MOST_NAME];
+    RELEASED_BY(mapping_close) mapping text = {0};
+    int64_t bytes = 0;
+    bool there = mapping_open(&text, path) == STATUS_OK;
+    lines_of_files l = begin_files(&text);
+    for (manifest_file f; there && next_file(&f, file_name, &there, &l) == STATUS_OK && there;)
+        bytes += f.bytes;
+    return bytes;
+}
+
+/* ---- one file --------------------------------------------------------------------------------------------------- */
+
+static status read_part(int file, char *to, int64_t offset, int64_t bytes)
+{
+    if (!reading_exactly(file, to, offset, bytes))
+        return status_fail(STATUS_FAILED, "cannot be read: %s", errno ? strerror(errno) : "it is shorter than it was");
+    (void)posix_fadvise(file, offset, bytes, POSIX_FADV_DONTNEED);
+    return STATUS_OK;
+}
+
+/* `whole`: the checksum of all before the last part is in *crc; a file that is another one is not to be published. */
+static status check_sum(const manifest_file *f, uint32_t crc)
+{
+    return !f->has_crc32c || f->crc32c == crc
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED, "its checksum is not the manifest's: it is damaged, or was replaced");
+}
+
+static status put_parts(helper *h, object_store *s, object_upload *up, int file, const manifest_file *f)
+{
+    uint32_t crc = 0;
+    int part = 0;
+    for (int64_t at = 0, now; at < f->bytes; at += now, part++) {
+        now = f->bytes - at < h->m->part ? f->bytes - at : h->m->part;
+        TRY(read_part(file, h->buffer, at, now));
+        crc = crc32c(crc, h->buffer, now);
+        TRY(object_upload_part(up, s, part, h->buffer, now));
+        atomic_fetch_add(&h->m->done, now);
+    }
+    return check_sum(f, crc);
+}
+
+static status put_large(helper *h, object_store *s, int file, const manifest_file *f, const char *key)
+{
+    object_upload *up;
+    int64_t parts = (f->bytes + h->m->part - 1) / h->m->part;
+    if (parts > OBJECT_PARTS)
+        return status_fail(STATUS_FAILED, "%lld bytes are more than %d parts of %lld", (long long)f->bytes,
+                           OBJECT_PARTS, (long long)h->m->part);
+    TRY(object_upload_begin(&up, s, key, (int)parts));
+    status result = put_parts(h, s, up, file, f);
+    if (result == STATUS_OK)
+        return object_upload_end(up, s);
+    object_upload_abort(up, s);
+    return result;
+}
+
+static status put_small(helper *h, object_store *s, int file, const manifest_file *f, const char *key)
+{
+    TRY(read_part(file, h->buffer, 0, f->bytes));
+    TRY(check_sum(f, crc32c(0, h->buffer, f->bytes)));
+    TRY(object_put(s, key, h->buffer, f->bytes));
+    atomic_fetch_add(&h->m->done, f->bytes);
+    return STATUS_OK;
+}
+
+static status put_file(helper *h, object_store *s, const manifest_file *f)
+{
+    struct stat about;
+    AUTO_CLOSE file = openat(h->m->opened, f->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0)
+        return status_fail(STATUS_FAILED, "%s cannot be opened: %s", f->name, strerror(errno));
+    AUTO_FREE char *key = mirror_prefix_key(&h->m->prefix, h->m->to, f->name);
+    status result = fstat(file, &about) != 0 || about.st_size != f->bytes
+                        ? status_fail(STATUS_FAILED, "its size is not the manifest's")
+                    : f->bytes > h->m->part ? put_large(h, s, file, f, key)
+                                            : put_small(h, s, file, f, key);
+    return result == STATUS_OK ? result : status_context(result, "%s", f->name);
+}
+
+/* ---- helpers ---------------------------------------------------------------------------------------------------- */
+
+static status help(void *context, pool *p, object_store *s, int thread, int *fault)
+{
+    mirror *m = context;
+    helper h = {m, m->buffer[thread]};
+    manifest_file f;
+    char name[MOST_NAME];
+    (void)fault;
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* training goes first */
+    while (!atomic_load(&p->worker.stop)) {
+        bool there;
+        worker_lock(&p->worker);
+        status read = next_file(&f, name, &there, &m->files);
+        worker_unlock(&p->worker);
+        TRY(read);
+        if (!there)
+            break;
+        TRY(put_file(&h, s, &f));
+    }
+    return STATUS_OK;
+}
+
+/* ---- a checkpoint ----------------------------------------------------------------------------------------------- */
+
+/* Is the checkpoint of that name in the mirror this one? *there: there is one at all. */
+static status look_for_same(bool *there, bool *same, mirror *m, object_store *s, const mapping *text, const char *name)
+{
+    object_facts o;
+    AUTO_FREE char *key = mirror_prefix_key(&m->prefix, name, "manifest.json");
+    *same = false;
+    TRY(object_look(&o, s, key));
+    *there = o.there;
+    bool equal = o.there && o.bytes == text->bytes;
+    for (int64_t at = 0, now; equal && at < text->bytes; at += now) {
+        now = text->bytes - at < m->part ? text->bytes - at : m->part;
+        TRY(object_read(m->buffer[0], s, key, at, now, o.etag));
+        equal = memcmp(m->buffer[0], text->data + at, (size_t)now) == 0;
+    }
+    *same = equal;
+    return STATUS_OK;
+}
+
+/* NAME, or NAME-2, ... where there is another checkpoint of that name, which stays until this one is there. */
+static status choose_name(char to[MIRROR_NAME], bool *same, mirror *m, object_store *s, const mapping *text,
+                          const char *name)
+{
+    bool there = true;
+    snprintf(to, MIRROR_NAME, "%s", name);
+    for (int turn = 2; there; turn++) {
+        TRY(look_for_same(&there, same, m, s, text, to));
+        if (*same)
+            return STATUS_OK;
+        if (there && snprintf(to, MIRROR_NAME, "%s-%d", name, turn) >= MIRROR_NAME)
+            return status_fail(STATUS_FAILED, "its name is too long");
+    }
+    return STATUS_OK;
+}
+
+static status check_holder(bool *shut_out, const mirror *m, object_store *s)
+{
+    bool mine;
+    TRY(mirror_prefix_confirm(&mine, s, &m->prefix, m->start));
+    *shut_out = !mine;
+    return mine ? STATUS_OK : status_fail(STATUS_FAILED, "another start of this run has taken %s over", m->prefix.url);
+}
+
+/* The manifest is on the disk as a whole, or it is not there. */
+static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror *m, object_store *s, const mapping *text,
+                             const char *name)
+{
+    bool same;
+    TRY(check_holder(shut_out, m, s));
+    TRY(choose_name(to, &same, m, s, text, name));
+    if (same)
+        return STATUS_OK;
+    m->to = to;
+    m->files = begin_files(text);
+    AUTO_FREE char *last = mirror_prefix_key(&m->prefix, to, "manifest.json");
+    const pool_task uploads = {.bucket = m->prefix.bucket,
+                               .does = "uploads checkpoints",
+                               .threads = HELPERS,
+                               .limits = {.patience = MIRROR_PATIENCE, .stop = &m->worker.stop},
+                               .work = help,
+                               .context = m};
+    TRY(pool_run(&uploads, NULL));
+    TRY(check_holder(shut_out, m, s));
+    return object_put(s, last, text->data, text->bytes);
+}
+
+/* The checkpoint of that name, which may be there already: `to` becomes its name in the mirror. The folder is opened
+ * once, and every file is held to the checksum that the manifest has of it, so that a checkpoint that is replaced or
+ * removed meanwhile is never mirrored in part: the upload fails, and what is there of it is no checkpoint. */
+static status upload(char to[MIRROR_NAME], bool *shut_out, mirror *m, object_store *s, const char *name)
+{
+    AUTO_FREE char *path = must_format("%s/%s", m->checkpoints, name), *listed = must_format("%s/manifest.json", path);
+    RELEASED_BY(mapping_close) mapping text = {0};
+    atomic_store(&m->done, 0);
+    *shut_out = false;
+    AUTO_CLOSE opened = m->opened = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    status result = opened >= 0 ? mapping_open(&text, listed)
+                                : status_fail(STATUS_FAILED, "%s cannot be opened: %s", path, strerror(errno));
+    if (result == STATUS_OK)
+        result = put_checkpoint(to, shut_out, m, s, &text, name);
+    return result == STATUS_OK ? result : status_context(result, "%s is not mirrored", name);
+}
+
+/* A small file of the run's folder, as it is now; larger ones and those that are not there are left out. */
+static status put_text(mirror *m, object_store *s, const char *name)
+{
+    struct stat about;
+    AUTO_FREE char *path = must_format("%s/%s", m->folder, name), *key = mirror_prefix_key(&m->prefix, name, NULL);
+    AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size > m->part)
+        return STATUS_OK;
+    TRY(read_part(file, m->buffer[0], 0, about.st_size));
+    return object_put(s, key, m->buffer[0], about.st_size);
+}
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
@@ -56,12 +317,6 @@ static status take_hold(mirror *m, object_store *s, bool *for_good)
     return STATUS_OK;
 }
 
-static status put_text(mirror *m, object_store *s, const char *name)
-{
-    AUTO_FREE char *path = must_format("%s/%s", m->folder, name);
-    return mirror_upload_text(m->upload, s, path, name);
-}
-
 /* The checkpoint, `latest`, and what lies around them. */
 static status mirror_one(mirror *m, const char *name, bool *for_good)
 {
@@ -69,7 +324,7 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
     char to[MIRROR_NAME];
     TRY(object_open(&s, m->prefix.bucket, &(object_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
     TRY(take_hold(m, s, for_good));
-    TRY(mirror_upload_run(to, for_good, m->upload, s, m->checkpoints, name));
+    TRY(upload(to, for_good, m, s, name));
     TRY(mirror_prefix_set_latest(s, &m->prefix, to));
     if (!m->tidied) /* what a start that was killed has begun */
         m->tidied = object_upload_abort_all(s, m->prefix.root) == STATUS_OK;
@@ -157,9 +412,11 @@ status mirror_open(mirror **out, const mirror_options *o)
     m->owner.folder = must_strdup(o->owner->folder);
     m->facts.step = -1;
     snprintf(m->start, sizeof m->start, "%s", o->start);
+    m->part = o->largest / MOST_PARTS > PART ? (o->largest / MOST_PARTS + PART) / PART * PART : PART;
     status result = mirror_prefix_make(&m->prefix, o->url);
     if (result == STATUS_OK) {
-        m->upload = mirror_upload_open(&m->prefix, m->start, o->largest, &m->worker.stop);
+        for (int i = 0; i < HELPERS; i++)
+            m->buffer[i] = must_alloc((unsigned long)m->part);
         result = worker_start(&m->worker, mirror_all, m, "mirrors checkpoints");
     }
     if (result != STATUS_OK)
@@ -174,7 +431,8 @@ void mirror_close(mirror *m)
     if (!m)
         return;
     worker_close(&m->worker);
-    mirror_upload_close(m->upload);
+    for (int i = 0; i < HELPERS; i++)
+        free(m->buffer[i]);
     mirror_prefix_free(&m->prefix);
     free(m->owner.folder);
     free(m->folder);
@@ -186,7 +444,7 @@ void mirror_close(mirror *m)
 
 void mirror_offer(mirror *m, const char *name)
 {
-    int64_t bytes = mirror_upload_bytes(m->checkpoints, name);
+    int64_t bytes = bytes_of(m, name);
     worker_lock(&m->worker);
     bool slow = *m->present || *m->next, passes_over = *m->next;
     m->facts.passed_over += passes_over;
@@ -216,7 +474,7 @@ mirror_facts mirror_now(mirror *m)
 {
     WORKER_HELD(&m->worker);
     mirror_facts f = m->facts;
-    int64_t done = mirror_upload_done(m->upload);
+    int64_t done = atomic_load(&m->done);
     if (*m->next)
         f.behind_bytes = m->next_bytes;
     else if (*m->present)

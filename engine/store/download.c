@@ -34,9 +34,9 @@ typedef struct job {
     int64_t bytes_done;
 } job;
 
-static status fail_file(const char *what, const char *path)
+static status fail_write(const char *path)
 {
-    return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(errno),
+    return status_fail(STATUS_FAILED, "cannot write %s: %s%s", path, strerror(errno),
                        errno == ENOSPC || errno == EDQUOT ? " (free some, then try again)" : "");
 }
 
@@ -46,15 +46,9 @@ static int64_t bytes_of(const download_item *item, int64_t block)
     return left < BLOCK ? left : BLOCK;
 }
 
-static status write_at(int file, const char *path, const char *data, int64_t bytes, int64_t offset)
+static status write_at(const work *w, const void *data, int64_t bytes, int64_t offset)
 {
-    for (int64_t at = 0; at < bytes;) {
-        ssize_t written = pwrite(file, data + at, (size_t)(bytes - at), offset + at);
-        if (written < 0 && errno != EINTR)
-            return fail_file("write", path);
-        at += written > 0 ? written : 0;
-    }
-    return STATUS_OK;
+    return atomic_put(w->file, data, bytes, offset) ? STATUS_OK : fail_write(w->part);
 }
 
 static status note(int *fault, download_fault what, status s)
@@ -72,7 +66,7 @@ static status fetch_block(job *j, int i, int64_t block, object_store *s, char *b
     int64_t bytes = bytes_of(item, block);
     TRY(note(fault, DOWNLOAD_UNREAD, object_read(buffer, s, item->key, block * BLOCK, bytes, item->etag)));
     j->work[i].sum[block] = crc32c(0, buffer, bytes);
-    return write_at(j->work[i].file, j->work[i].part, buffer, bytes, block * BLOCK);
+    return write_at(&j->work[i], buffer, bytes, block * BLOCK);
 }
 
 /* Eight bytes that say how long the header is, little end first, and the header. */
@@ -89,9 +83,9 @@ static status fetch_header(job *j, int i, object_store *s)
         return status_fail(STATUS_FAILED, "s3://%s/%s is no safetensors file", j->bucket, item->key);
     AUTO_FREE char *text = must_alloc((unsigned long)bytes + 1);
     TRY(object_read(text, s, item->key, 8, bytes, item->etag));
-    TRY(write_at(j->work[i].file, j->work[i].part, (const char *)length, 8, 0));
-    TRY(write_at(j->work[i].file, j->work[i].part, text, bytes, 8));
-    return ftruncate(j->work[i].file, item->bytes) == 0 ? STATUS_OK : fail_file("write", j->work[i].part);
+    TRY(write_at(&j->work[i], length, 8, 0));
+    TRY(write_at(&j->work[i], text, bytes, 8));
+    return ftruncate(j->work[i].file, item->bytes) == 0 ? STATUS_OK : fail_write(j->work[i].part);
 }
 
 /* What the store says of an object that has been fetched. */
@@ -135,7 +129,7 @@ static status finish(job *j, int i, object_store *s, char *buffer, int *fault)
     int error;
     TRY(check_whole(j, i, s, fault));
     if (fsync(w->file) != 0)
-        return fail_file("write", w->part);
+        return fail_write(w->part);
     if (item->has_crc32c)
         TRY(direct_verify(&error, w->part, item->bytes, item->crc32c, buffer, BLOCK));
     TRY(atomic_rename(w->part, item->path));
@@ -155,7 +149,7 @@ static int take(job *j, int64_t *block, status *opened)
             continue;
         if (w->file < 0)
             w->file = atomic_create(w->part, j->mode);
-        *opened = w->file < 0 ? fail_file("write", w->part) : STATUS_OK;
+        *opened = w->file < 0 ? fail_write(w->part) : STATUS_OK;
         *block = w->taken++;
         return i;
     }

@@ -85,6 +85,19 @@ static status open_new(atomic_file **out, const char *path, mode_t mode)
     return STATUS_OK;
 }
 
+bool atomic_put(int file, const void *data, int64_t bytes, int64_t offset)
+{
+    for (int64_t done = 0; done < bytes;) {
+        const char *from = (const char *)data + done;
+        size_t left = (size_t)(bytes - done);
+        ssize_t wrote = offset < 0 ? write(file, from, left) : pwrite(file, from, left, (off_t)(offset + done));
+        if (wrote < 0 && errno != EINTR)
+            return false;
+        done += wrote > 0 ? wrote : 0;
+    }
+    return true;
+}
+
 status atomic_open(atomic_file **out, const char *path)
 {
     return open_new(out, path, 0666);

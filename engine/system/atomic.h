@@ -29,6 +29,9 @@ void atomic_abandon(atomic_file *f);
  * removed and never written to. A descriptor, or -1 with errno. Without a heap: a signal's handler may call it. */
 int atomic_create(const char *path, mode_t mode);
 
+/* All bytes into an open file at `offset`; -1: where the file is. false with errno. Without a heap, too. */
+bool atomic_put(int file, const void *data, int64_t bytes, int64_t offset);
+
 /* The whole of a small file at once. */
 status atomic_replace(const char *path, const void *data, int64_t bytes);
 /* The same, readable by its owner alone. */

@@ -27,6 +27,19 @@ static bool is_absent(int error)
 
 /* ---- files ---- */
 
+bool reading_exactly(int file, void *to, int64_t offset, int64_t bytes)
+{
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t now = pread(file, (char *)to + done, (size_t)(bytes - done), (off_t)(offset + done));
+        if (now == 0)
+            errno = 0;
+        if (now == 0 || (now < 0 && errno != EINTR))
+            return false;
+        done += now > 0 ? now : 0;
+    }
+    return true;
+}
+
 /* false with errno: some call has failed */
 static bool try_at(int64_t *got, char *to, const char *path, int64_t offset, int64_t bytes)
 {

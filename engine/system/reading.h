@@ -19,6 +19,9 @@ status reading_file(char **out, int64_t *bytes, const char *path);
 /* `bytes` bytes from `offset` on, as many as there are: *got of them; -1: there is no such file. */
 status reading_at(int64_t *got, void *to, const char *path, int64_t offset, int64_t bytes);
 
+/* Exactly these bytes of an open file; false with errno, which is 0 where the file ends before. */
+bool reading_exactly(int file, void *to, int64_t offset, int64_t bytes);
+
 /* The names in a folder, without . and .. */
 typedef struct reading_names {
     bool there; /* false: there is no such folder */

@@ -1,6 +1,10 @@
 #include "engine/tracking/tracker.h"
 
+#include <ctype.h>
+#include <jansson.h>
+#include <math.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,16 +12,46 @@
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/system/worker.h"
-#include "engine/tracking/tracker_lines.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
 /* MLflow takes 1,000 metrics, 100 parameters of 6,000 characters, and 100 tags of 5,000 at a time; a line of metrics
  * has some dozens. What a server did not take in time is sent in smaller requests. */
-enum { CHUNK = 64 << 10, MOST_METRICS = 900, FEWEST_METRICS = 50, MOST_PARAMETERS = 40, MOST_VALUE = 500, ID = 33 };
+enum {
+    CHUNK = 64 << 10,
+    MOST_METRICS = 900,
+    FEWEST_METRICS = 50,
+    MOST_PARAMETERS = 40,
+    MOST_VALUE = 500,
+    ID = 33,
+    MOST_POINTS = 1 << 20,
+    MOST_NAME = 200
+};
 static const double EVERY = 1, FIRST_PAUSE = 1, LAST_PAUSE = 2, LONGEST_PAUSE = 60; /* seconds */
 static const char tag_of_id[] = "phalanx.id";
+
+/* Lines of the same kind come once a step, in ascending order. */
+typedef enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_ISLANDS, LINE_KINDS } line_kind;
+
+static const struct {
+    const char *key, *prefix; /* of the line's value; of the kind's names on the server */
+} kinds[LINE_KINDS] = {[LINE_STEP] = {"loss", ""},
+                       [LINE_EVALUATION] = {"eval_loss", "eval/"},
+                       [LINE_ISLANDS] = {"islands_disagreement", "islands/"}};
+
+/* What a line is about; its value tells whether the same step has come to the same. */
+typedef struct line_point {
+    line_kind kind;
+    int64_t step;
+    double value; /* NAN: null, or none */
+} line_point;
+
+/* Of lines that were dropped from metrics.jsonl: a run may do them again. */
+typedef struct line_points {
+    line_point *item;
+    int count, room;
+} line_points;
 
 struct tracker {
     tracker_options options; /* its texts are copies */
@@ -29,7 +63,7 @@ struct tracker {
     mlflow_rest *rest;
     char experiment[MLFLOW_REST_ID], run[MLFLOW_REST_ID];
     bool known; /* the run, its parameters are there, and it is running again */
-    int64_t last[TRACKER_KINDS];
+    int64_t last[LINE_KINDS];
     double pause;
     bool failing, saw_end;
     char *text;  /* [CHUNK] of the file */
@@ -44,9 +78,144 @@ struct tracker {
     int64_t generation; /* of the file: lines were dropped in between */
     bool held;
     int64_t base; /* lines up to this step are those that they were in earlier starts */
-    tracker_points dropped;
+    line_points dropped;
     tracker_counts counts;
 };
+
+/* ---- what a line is about ---------------------------------------------------------------------------------------- */
+
+/* false: the line is of no kind that is sent. */
+static bool point_of(line_point *out, const json_t *line)
+{
+    const json_t *step = json_object_get(line, "step");
+    for (int k = 0; json_is_integer(step) && k < LINE_KINDS; k++) {
+        const json_t *value = json_object_get(line, kinds[k].key);
+        if (!value)
+            continue;
+        *out = (line_point){(line_kind)k, json_integer_value(step),
+                            json_is_number(value) ? json_number_value(value) : NAN};
+        return true;
+    }
+    return false;
+}
+
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
+
+static void add_metric(json_t *metrics, const char *name, const json_t *value, int64_t time, int64_t step)
+{
+    double number = json_is_number(value) ? json_number_value(value) : NAN;
+    if (isfinite(number))
+        json_array_append_new(metrics, json_pack("{s:s, s:f, s:I, s:I}", "key", name, "value", number, "timestamp",
+                                                 (json_int_t)time, "step", (json_int_t)step));
+}
+
+/* Letters, digits, and - _ . of a data set's name: what MLflow takes. */
+static void add_set(json_t *metrics, const char *set, const json_t *value, int64_t time, int64_t step)
+{
+    char name[MOST_NAME];
+    snprintf(name, sizeof name, "eval/%s", set);
+    for (char *c = name + strlen("eval/"); *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '-' && *c != '.')
+            *c = '_';
+    add_metric(metrics, name, value, time, step);
+}
+
+/* Appends {"key": NAME, "value": V, "timestamp": ms, "step": S} of each number of the line to `metrics`. */
+static void add_metrics(json_t *metrics, const json_t *line, const line_point *at, const tracker_name *names, int count)
+{
+    const json_t *clock = json_object_get(line, "time");
+    int64_t time = (int64_t)(1000 * json_number_value(clock));
+    if (at->kind == LINE_STEP)
+        for (int i = 0; i < count; i++)
+            if (names[i].name)
+                add_metric(metrics, names[i].name, json_object_get(line, names[i].key), time, at->step);
+    if (at->kind == LINE_ISLANDS)
+        add_metric(metrics, "islands/disagreement", json_object_get(line, kinds[at->kind].key), time, at->step);
+    if (at->kind != LINE_EVALUATION)
+        return;
+    const char *set;
+    json_t *value;
+    add_metric(metrics, "eval/loss", json_object_get(line, kinds[at->kind].key), time, at->step);
+    json_object_foreach(json_object_get(line, "eval_losses"), set, value) add_set(metrics, set, value, time, at->step);
+}
+
+/* A server may write 64-bit integers as strings. */
+static int64_t read_integer(const json_t *value)
+{
+    return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10) : json_integer_value(value);
+}
+
+/* The last step of each kind that a run on the server has, by the answer of mlflow_rest_data; -1: none. */
+static void take_last(int64_t last[LINE_KINDS], const json_t *data)
+{
+    size_t i;
+    const json_t *metric;
+    for (int k = 0; k < LINE_KINDS; k++)
+        last[k] = -1;
+    json_array_foreach(json_object_get(data, "metrics"), i, metric)
+    {
+        const char *name = json_string_value(json_object_get(metric, "key"));
+        int64_t step = read_integer(json_object_get(metric, "step"));
+        int kind = LINE_STEP;
+        for (int k = LINE_STEP + 1; name && k < LINE_KINDS; k++)
+            if (strncmp(name, kinds[k].prefix, strlen(kinds[k].prefix)) == 0)
+                kind = k;
+        if (name && step > last[kind])
+            last[kind] = step;
+    }
+}
+
+/* ---- what was dropped -------------------------------------------------------------------------------------------- */
+
+/* What is known of such steps is older than what is read now. */
+static void forget_after(line_points *all, int64_t step)
+{
+    int kept = 0;
+    for (int i = 0; i < all->count; i++)
+        if (all->item[i].step <= step)
+            all->item[kept++] = all->item[i];
+    all->count = kept;
+}
+
+static void add_point(line_points *all, const line_point *point)
+{
+    if (all->count == MOST_POINTS)
+        return;
+    if (all->count == all->room) {
+        all->room = all->room ? 2 * all->room : 64;
+        all->item = must_realloc(all->item, (unsigned long)all->room * sizeof *all->item);
+    }
+    all->item[all->count++] = *point;
+}
+
+/* Adds those of the lines of `path` whose steps are after `step`; what is there of such steps is replaced. */
+static status read_dropped(line_points *out, const char *path, int64_t step)
+{
+    AUTO_FREE char *all = NULL;
+    int64_t bytes;
+    bool forgotten = false;
+    line_point point;
+    TRY(reading_file(&all, &bytes, path));
+    for (char *text = all, *end; text && (end = memchr(text, '\n', (size_t)(all + bytes - text))); text = end + 1) {
+        json_auto_t *line = json_loadb(text, (size_t)(end - text), 0, NULL);
+        if (!point_of(&point, line) || point.step <= step)
+            continue;
+        if (!forgotten)
+            forget_after(out, step);
+        forgotten = true;
+        add_point(out, &point);
+    }
+    return STATUS_OK;
+}
+
+/* Is a point of that kind, step and value among them? */
+static bool have_point(const line_points *all, const line_point *wanted)
+{
+    for (int i = all->count; i-- > 0;)
+        if (all->item[i].kind == wanted->kind && all->item[i].step == wanted->step)
+            return all->item[i].value == wanted->value || (isnan(all->item[i].value) && isnan(wanted->value));
+    return false;
+}
 
 /* ---- the run on the server --------------------------------------------------------------------------------------- */
 
@@ -110,7 +279,7 @@ static status meet(tracker *t)
     if (!found)
         TRY(mlflow_rest_create(t->run, t->rest, t->experiment, t->options.name, t->options.began, tag_of_id, t->id));
     TRY(mlflow_rest_data(&data, t->rest, t->run));
-    tracker_lines_last(t->last, data);
+    take_last(t->last, data);
     TRY(send_parameters(t, data));
     TRY(mlflow_rest_update(t->rest, t->run, MLFLOW_REST_RUNNING, 0));
     log_info("MLflow: %s/#/experiments/%s/runs/%s", t->options.address, t->experiment, t->run);
@@ -125,21 +294,21 @@ typedef struct batch {
     json_t *metrics;
     int64_t begin, end, generation; /* bytes of the file */
     int lines;                      /* of which something is sent */
-    int64_t last[TRACKER_KINDS];    /* the server's, once it has them */
+    int64_t last[LINE_KINDS];       /* the server's, once it has them */
 } batch;
 
 /* Has the server a line of that step, which says the same? Under the lock. */
-static bool is_there(const tracker *t, const batch *b, const tracker_point *point)
+static bool is_there(const tracker *t, const batch *b, const line_point *point)
 {
-    return point->step <= b->last[point->kind] && (point->step <= t->base || tracker_points_have(&t->dropped, point));
+    return point->step <= b->last[point->kind] && (point->step <= t->base || have_point(&t->dropped, point));
 }
 
 static void add_line(tracker *t, batch *b, const char *text, size_t bytes)
 {
-    tracker_point point;
+    line_point point;
     json_auto_t *line = json_loadb(text, bytes, 0, NULL);
-    if (tracker_lines_point(&point, line) && !is_there(t, b, &point)) {
-        tracker_lines_add(b->metrics, line, &point, t->options.names, t->options.name_count);
+    if (point_of(&point, line) && !is_there(t, b, &point)) {
+        add_metrics(b->metrics, line, &point, t->options.names, t->options.name_count);
         b->lines++;
         if (point.step > b->last[point.kind])
             b->last[point.kind] = point.step;
@@ -354,7 +523,7 @@ status tracker_hold(tracker *t, int64_t step)
     WORKER_HELD(&t->worker);
     t->held = true;
     t->base = step;
-    return tracker_points_read(&t->dropped, t->metrics, step);
+    return read_dropped(&t->dropped, t->metrics, step);
 }
 
 status tracker_go_on(tracker *t)
@@ -408,7 +577,7 @@ void tracker_close(tracker *t)
         return;
     worker_close(&t->worker);
     mlflow_rest_close(t->rest);
-    tracker_points_free(&t->dropped);
+    free(t->dropped.item);
     json_decref(t->parameters);
     json_decref(t->tags);
     free((char *)(uintptr_t)t->options.folder);

@@ -14,21 +14,25 @@
 
 #include "engine/tracking/mlflow_login.h"
 #include "engine/tracking/mlflow_rest.h"
-#include "engine/tracking/tracker_lines.h"
 
 #define TRACKER_FILE "mlflow.json"
 
 typedef struct tracker tracker;
 
+/* What a number of a step's line is called: "loss", "train/loss". */
+typedef struct tracker_name {
+    const char *key, *name; /* name NULL: it is not sent */
+} tracker_name;
+
 typedef struct tracker_options {
-    const char *folder;              /* of the run */
-    const char *id;                  /* of this start, 32 hexadecimal digits: that of a run that begins */
-    const char *address;             /* of the server */
-    const char *experiment, *name;   /* of the experiment, of the run */
-    const mlflow_login *login;       /* outlives the tracker */
-    const tracker_lines_name *names; /* [name_count], static */
+    const char *folder;            /* of the run */
+    const char *id;                /* of this start, 32 hexadecimal digits: that of a run that begins */
+    const char *address;           /* of the server */
+    const char *experiment, *name; /* of the experiment, of the run */
+    const mlflow_login *login;     /* outlives the tracker */
+    const tracker_name *names;     /* [name_count], static */
     int name_count;
-    const tracker_lines_name *tags; /* [tag_count]: facts of this start, copied */
+    const tracker_name *tags; /* [tag_count]: facts of this start, copied */
     int tag_count;
     int64_t began; /* milliseconds since 1970 */
 } tracker_options;

@@ -11,6 +11,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
+#include "engine/system/reading.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -221,28 +222,6 @@ static int64_t file_bytes(int64_t bytes)
     return bytes + (bytes + BLOCKS_CHUNK - 1) / BLOCKS_CHUNK * (int64_t)sizeof(uint32_t);
 }
 
-static bool read_at(int file, void *to, int64_t bytes, int64_t offset)
-{
-    for (int64_t done = 0; done < bytes;) {
-        ssize_t n = pread(file, (char *)to + done, (size_t)(bytes - done), (off_t)(offset + done));
-        if (n <= 0 && !(n < 0 && errno == EINTR))
-            return false;
-        done += n > 0 ? n : 0;
-    }
-    return true;
-}
-
-static bool write_at(int file, const void *from, int64_t bytes, int64_t offset)
-{
-    for (int64_t done = 0; done < bytes;) {
-        ssize_t n = pwrite(file, (const char *)from + done, (size_t)(bytes - done), (off_t)(offset + done));
-        if (n < 0 && errno != EINTR)
-            return false;
-        done += n > 0 ? n : 0;
-    }
-    return true;
-}
-
 /* A descriptor of a file of the right length, or -1 with errno (EBADF: it has another). */
 static int open_file(const blocks_disk *d, const blocks_name *name, int64_t bytes)
 {
@@ -275,8 +254,8 @@ blocks_sight blocks_disk_read(const blocks_disk *d, void *to, const blocks_name 
     int file = open_file(d, name, bytes);
     if (file < 0)
         return errno == ENOENT ? BLOCKS_MISSING : BLOCKS_DAMAGED;
-    bool good = read_at(file, to, count, offset) && read_at(file, &crc, sizeof crc, bytes + 4 * chunk) &&
-                crc32c(0, to, count) == crc;
+    bool good = reading_exactly(file, to, offset, count) &&
+                reading_exactly(file, &crc, bytes + 4 * chunk, sizeof crc) && crc32c(0, to, count) == crc;
     close(file);
     return good ? BLOCKS_THERE : BLOCKS_DAMAGED;
 }
@@ -313,11 +292,11 @@ int blocks_disk_begin(blocks_disk *d, int locks, const blocks_name *name, int64_
 bool blocks_disk_put(int file, const void *data, int64_t offset, int64_t bytes, int64_t total)
 {
     MUST(offset % BLOCKS_CHUNK == 0, "a piece of a block's file begins within a chunk");
-    if (!write_at(file, data, bytes, offset))
+    if (!atomic_put(file, data, bytes, offset))
         return false;
     for (int64_t at = 0; at < bytes; at += BLOCKS_CHUNK) {
         uint32_t crc = crc32c(0, (const char *)data + at, bytes - at < BLOCKS_CHUNK ? bytes - at : BLOCKS_CHUNK);
-        if (!write_at(file, &crc, sizeof crc, total + (offset + at) / BLOCKS_CHUNK * 4))
+        if (!atomic_put(file, &crc, sizeof crc, total + (offset + at) / BLOCKS_CHUNK * 4))
             return false;
     }
     return true;

@@ -42,16 +42,7 @@ static const char *variable(const char *name)
 /* ---- AWS's files ------------------------------------------------------------------------------------------------- */
 
 /* What one profile says; texts that are there already stay. */
-typedef struct profile {
-    char *id, *secret, *token, *region, *endpoint, *ca_file;
-} profile;
-
-static void wipe_profile(profile *p)
-{
-    account_wipe(&(account){false, p->id, p->secret, p->token, p->region, p->endpoint, p->ca_file, NULL});
-}
-
-static void take_line(profile *p, const char *name, const char *value)
+static void take_line(account *p, const char *name, const char *value)
 {
     const struct {
         const char *name;
@@ -85,7 +76,7 @@ static bool names_profile(char *line, const char *name)
 
 /* Lines "name = value" of the profile's section; lines that begin with space belong to the line before, and none of
  * those is asked for. */
-static void take_lines(bool *found, profile *p, char *text, const char *name)
+static void take_lines(bool *found, account *p, char *text, const char *name)
 {
     bool inside = false;
     for (char *line = text, *next; line; line = next) {
@@ -104,7 +95,7 @@ static void take_lines(bool *found, profile *p, char *text, const char *name)
 }
 
 /* A file that is not there says nothing. */
-static status take_file(bool *found, profile *p, const char *path, const char *name)
+static status take_file(bool *found, account *p, const char *path, const char *name)
 {
     AUTO_FREE char *text = NULL;
     int64_t bytes = 0;
@@ -158,7 +149,7 @@ static char *first_of(const char *a, const char *b, const char *c, const char *d
     return found ? must_strdup(found) : NULL;
 }
 
-static status take_keys(account *out, const profile *p, bool found, const char *name, const char *files)
+static status take_keys(account *out, const account *p, bool found, const char *name, const char *files)
 {
     const char *id = variable("AWS_ACCESS_KEY_ID"), *secret = variable("AWS_SECRET_ACCESS_KEY");
     const char *token = variable("AWS_SESSION_TOKEN"), *unsigned_too = variable("AWS_NO_SIGN_REQUEST");
@@ -167,20 +158,14 @@ static status take_keys(account *out, const profile *p, bool found, const char *
         out->source = must_strdup("AWS_NO_SIGN_REQUEST");
         return STATUS_OK;
     }
-    if (id && secret) {
-        out->id = must_strdup(id);
-        out->secret = must_strdup(secret);
-        out->token = token ? must_strdup(token) : NULL;
-        out->source = must_strdup("AWS_ACCESS_KEY_ID");
-        return STATUS_OK;
-    }
-    if (id || secret)
+    if (!id != !secret)
         return status_fail(STATUS_USAGE, "of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set: set both");
-    if (p->id && p->secret) {
-        out->id = must_strdup(p->id);
-        out->secret = must_strdup(p->secret);
-        out->token = p->token ? must_strdup(p->token) : NULL;
-        out->source = must_format("profile %s of %s", name, files);
+    if (id || (p->id && p->secret)) {
+        token = id ? token : p->token;
+        out->source = id ? must_strdup("AWS_ACCESS_KEY_ID") : must_format("profile %s of %s", name, files);
+        out->id = must_strdup(id ? id : p->id);
+        out->secret = must_strdup(id ? secret : p->secret);
+        out->token = token ? must_strdup(token) : NULL;
         return STATUS_OK;
     }
     return status_fail(STATUS_USAGE,
@@ -205,7 +190,7 @@ static const char *find_authorities(void)
 status account_load(account *out)
 {
     RELEASED_BY(account_wipe) account a = {0};
-    RELEASED_BY(wipe_profile) profile p = {0};
+    RELEASED_BY(account_wipe) account p = {0};
     bool found = false;
     const char *name = variable("AWS_PROFILE") ? variable("AWS_PROFILE") : "default";
     AUTO_FREE char *keys = path_of("AWS_SHARED_CREDENTIALS_FILE", "credentials");

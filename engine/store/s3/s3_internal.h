@@ -1,4 +1,5 @@
-/* What the files of the scheme s3:// share: one call, which is tried until it is answered, and its answer. */
+/* What the files of the scheme s3:// share: one call, which is tried until it is answered, and its answer
+ * (s3_request.c). */
 #pragma once
 
 #include "engine/store/s3/account.h"
@@ -55,24 +56,6 @@ typedef struct s3_reply {
     char why[1024]; /* the last failure */
 } s3_reply;
 
-/* One try of a call. */
-typedef struct s3_attempt {
-    object_store *s;
-    s3_call *c;
-    s3_reply *r;
-    int64_t from;       /* where the rest of a range begins */
-    const char *broken; /* what is wrong with the answer, where this end has closed the connection */
-} s3_attempt;
-
-typedef enum s3_verdict {
-    S3_ANSWERED,
-    S3_AGAIN,         /* after a pause */
-    S3_AGAIN_AT_ONCE, /* something was set right */
-    S3_FAILED,        /* s3_reply.why says why */
-} s3_verdict;
-
-/* ---- s3_request.c ---- */
-
 /* Asks until there is an answer that the call allows for; fails with the whole sentence. The reply is the caller's to
  * free by s3_reply_free in either case. */
 status s3_perform(s3_reply *out, object_store *s, s3_call *c);
@@ -81,17 +64,7 @@ status s3_do(object_store *s, s3_call *c);
 /* The failure of a call for a reason of its caller's: "cannot DOING s3://... at HOST: why". */
 status s3_refuse(const object_store *s, const s3_call *c, const char *why);
 
-/* ---- s3_answer.c ---- */
-
-/* What came of a try: judges it, and sets right what may be (credentials, region, clock). */
-s3_verdict s3_judge(s3_attempt *a, http_answer *answer);
-void s3_take_header(s3_reply *r, const char *name, const char *value);
-/* The body's <Error>; false: it is no XML. */
-bool s3_take_error(s3_reply *r);
 void s3_reply_free(s3_reply *r);
-bool s3_is_stopped(const object_store *s);
-/* A name that may stand in front of AWS's: one label of small letters, digits and hyphens. */
-bool s3_is_label(const char *name);
 /* Base64 of the checksum, most significant byte first, as headers have it: 8 digits and a 0. */
 void s3_checksum_text(char out[9], uint32_t crc32c);
 /* Of the whole object; false: the answer does not say it. */

@@ -1,18 +1,364 @@
-/* One call: signed, sent, and tried again where that may help. */
+/* One call: signed, sent, and tried again where that may help; what an answer says, and what is to be done about it. */
+#include <ctype.h>
+#include <endian.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <openssl/evp.h>
 #include <time.h>
 
 #include "engine/store/s3/s3_internal.h"
+#include "engine/system/crc32c.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { MOST_TEXT = 16 << 20, SLOW = 1024, MOST_HEADERS = S3_CALL_PAIRS + 10 }; /* bytes; bytes a second */
-static const double CONNECT = 10, STALL = 30, LONGEST_PAUSE = 10;              /* seconds */
+enum { MOST_TEXT = 16 << 20, SLOW = 1024, MOST_HEADERS = S3_CALL_PAIRS + 10 };              /* bytes; bytes a second */
+static const double CONNECT = 10, STALL = 30, LONGEST_PAUSE = 10, LONGEST_RETRY_AFTER = 60; /* seconds */
 static const double UNREACHED = 15; /* seconds: a store that has never answered is a wrong address */
+
+/* One try of a call. */
+typedef struct attempt {
+    object_store *s;
+    s3_call *c;
+    s3_reply *r;
+    int64_t from;       /* where the rest of a range begins */
+    const char *broken; /* what is wrong with the answer, where this end has closed the connection */
+} attempt;
+
+typedef enum s3_verdict {
+    S3_ANSWERED,
+    S3_AGAIN,         /* after a pause */
+    S3_AGAIN_AT_ONCE, /* something was set right */
+    S3_FAILED,        /* s3_reply.why says why */
+} s3_verdict;
+
+/* ---- what an answer says ----------------------------------------------------------------------------------------- */
+
+/* A name that may stand in front of AWS's: one label of small letters, digits and hyphens. */
+static bool is_label(const char *name)
+{
+    return *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-")] && *name != '-';
+}
+
+static bool is_stopped(const object_store *s)
+{
+    return s->limits.stop && atomic_load(s->limits.stop);
+}
+
+void s3_take_word(char *out, size_t room, const char *text)
+{
+    snprintf(out, room, "%s", text);
+    if (strlen(text) >= room)
+        *out = 0;
+    for (const char *at = out; *at; at++)
+        if (!isprint((unsigned char)*at))
+            *out = 0;
+}
+
+int64_t s3_number(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+    return digits > 0 && digits < 19 && !text[digits] ? strtoll(text, NULL, 10) : -1;
+}
+
+/* "bytes 0-99/1234" */
+static void take_range(s3_reply *r, const char *value)
+{
+    long long first, last, all;
+    char rest;
+    if (sscanf(value, "bytes %18lld-%18lld/%18lld%c", &first, &last, &all, &rest) == 3 && first >= 0 && all > last) {
+        r->begins = first;
+        r->length = all;
+    }
+}
+
+static void take_header(s3_reply *r, const char *name, const char *value)
+{
+    const struct {
+        const char *name;
+        char *to;
+        size_t room;
+    } words[] = {{"etag", r->etag, sizeof r->etag},
+                 {"x-amz-checksum-crc32c", r->crc32c, sizeof r->crc32c},
+                 {"x-amz-checksum-type", r->checksum_type, sizeof r->checksum_type},
+                 {"x-amz-bucket-region", r->region, sizeof r->region},
+                 {"x-amz-request-id", r->request, sizeof r->request}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(name, words[i].name) == 0)
+            s3_take_word(words[i].to, words[i].room, value);
+    if (strcasecmp(name, "content-length") == 0 && r->begins < 0)
+        r->length = s3_number(value);
+    else if (strcasecmp(name, "content-range") == 0)
+        take_range(r, value);
+    else if (strcasecmp(name, "retry-after") == 0)
+        r->retry_after = fmin((double)s3_number(value), LONGEST_RETRY_AFTER);
+    else if (strcasecmp(name, "date") == 0)
+        r->date = fmax(0, http_date(value));
+}
+
+static status take_error(void *context, const char *path, const char *text)
+{
+    s3_reply *r = context;
+    if (strcmp(path, "Error/Code") == 0)
+        s3_take_word(r->error, sizeof r->error, text);
+    else if (strcmp(path, "Error/Region") == 0)
+        s3_take_word(r->region, sizeof r->region, text);
+    else if (strcmp(path, "Error/Message") == 0)
+        s3_take_word(r->message, sizeof r->message, text);
+    return STATUS_OK;
+}
+
+/* The body's <Error>; false: it is no XML. */
+static bool read_error(s3_reply *r)
+{
+    return xml_read(r->text, r->bytes, take_error, r) == STATUS_OK;
+}
+
+void s3_reply_free(s3_reply *r)
+{
+    free(r->text);
+    r->text = NULL;
+    r->bytes = 0;
+}
+
+/* ---- what an answer means ---------------------------------------------------------------------------------------- */
+
+/* Errors by the store's name for them, and what a person can do; %s: where the credentials come from. */
+static const struct {
+    const char *error, *advice;
+    s3_verdict verdict;
+} errors[] = {
+    {"AccessDenied", "the credentials of %s may not do this, or there is no such object and they may not list",
+     S3_FAILED},
+    {"InvalidAccessKeyId", "the store does not know the access key of %s", S3_FAILED},
+    {"SignatureDoesNotMatch", "the secret key of %s is not the access key's", S3_FAILED},
+    {"ExpiredToken", "the credentials of %s have expired: renew them and try again", S3_FAILED},
+    {"ExpiredTokenException", "the credentials of %s have expired: renew them and try again", S3_FAILED},
+    {"TokenRefreshRequired", "the credentials of %s have expired: renew them and try again", S3_FAILED},
+    {"InvalidToken", "the session token of %s is not its access key's, or has expired: renew them", S3_FAILED},
+    {"RequestTimeTooSkewed", "this machine's clock is wrong: set it", S3_FAILED},
+    {"NoSuchBucket", "check the bucket's name, AWS_ENDPOINT_URL and AWS_REGION", S3_FAILED},
+    {"NoSuchKey", "there is no such object", S3_FAILED},
+    {"InvalidObjectState", "the object is archived: restore it first", S3_FAILED},
+    {"PreconditionFailed", "the object has been replaced since it was looked at", S3_FAILED},
+    {"InvalidRange", "the object is shorter than that", S3_FAILED},
+    {"QuotaExceeded", "free some space in the store", S3_FAILED},
+    {"NotImplemented", "this store lacks the operation", S3_FAILED},
+    {"InternalError", "", S3_AGAIN},
+    {"ServiceUnavailable", "", S3_AGAIN},
+    {"SlowDown", "", S3_AGAIN},
+    {"RequestTimeout", "", S3_AGAIN},
+    {"OperationAborted", "", S3_AGAIN},
+    {"ConditionalRequestConflict", "", S3_AGAIN},
+    {"IncompleteBody", "", S3_AGAIN},
+    {"BadDigest", "", S3_AGAIN},
+    {"XAmzContentSHA256Mismatch", "", S3_AGAIN},
+    {"XAmzContentChecksumMismatch", "", S3_AGAIN},
+};
+
+/* The same of answers without a name. */
+static const struct {
+    long code;
+    const char *name;
+    s3_verdict verdict;
+} codes[] = {
+    {404, "NoSuchKey", S3_FAILED},         {403, "AccessDenied", S3_FAILED},   {412, "PreconditionFailed", S3_FAILED},
+    {416, "InvalidRange", S3_FAILED},      {501, "NotImplemented", S3_FAILED}, {408, "RequestTimeout", S3_AGAIN},
+    {429, "SlowDown", S3_AGAIN},           {500, "InternalError", S3_AGAIN},   {502, "Bad Gateway", S3_AGAIN},
+    {503, "ServiceUnavailable", S3_AGAIN}, {504, "Gateway Timeout", S3_AGAIN},
+};
+
+/* Server's words that might repeat a credential are left out. */
+static bool has_secret(const object_store *s, const char *text)
+{
+    const char *const secrets[] = {s->who.id, s->who.secret, s->who.token};
+    for (size_t i = 0; i < sizeof secrets / sizeof *secrets; i++)
+        if (secrets[i] && strstr(text, secrets[i]))
+            return true;
+    return false;
+}
+
+/* With the source of the credentials in the place of "%s". */
+static void advise(char *out, size_t room, const char *advice, const char *source)
+{
+    const char *gap = strstr(advice, "%s");
+    if (gap)
+        snprintf(out, room, "%.*s%s%s", (int)(gap - advice), advice, source, gap + 2);
+    else
+        snprintf(out, room, "%s", advice);
+}
+
+static s3_verdict explain(const object_store *s, s3_reply *r)
+{
+    s3_verdict v = S3_FAILED;
+    const char *advice = NULL, *name = r->error;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (codes[i].code == r->code) {
+            v = codes[i].verdict;
+            name = *name ? name : codes[i].name;
+        }
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (strcmp(name, errors[i].error) == 0) {
+            v = errors[i].verdict;
+            advice = errors[i].advice;
+        }
+    if (has_secret(s, r->message) || has_secret(s, name) || has_secret(s, r->request))
+        *r->message = *r->request = 0, name = has_secret(s, name) ? "" : name;
+    char words[512] = "";
+    if (advice && *advice)
+        advise(words, sizeof words, advice, s->who.source);
+    else if (!advice)
+        snprintf(words, sizeof words, "%s", r->message);
+    snprintf(r->why, sizeof r->why, "%ld %s%s%s%s%s%s", r->code, name, *words ? ": " : "", words,
+             *r->request ? " (request " : "", r->request, *r->request ? ")" : "");
+    return v;
+}
+
+/* The files of the credentials may have been renewed since they were read. */
+static s3_verdict renew(object_store *s)
+{
+    account now = {0};
+    if (account_load(&now) != STATUS_OK || account_same(&now, &s->who)) {
+        account_wipe(&now);
+        return S3_FAILED;
+    }
+    char *region = s->who.region; /* as the store has said, maybe */
+    s->who.region = now.region;
+    now.region = region;
+    account_wipe(&s->who);
+    s->who = now;
+    return S3_AGAIN_AT_ONCE;
+}
+
+/* The region becomes part of a host's name. */
+static s3_verdict move(object_store *s, s3_reply *r)
+{
+    if (!is_label(r->region) || strlen(r->region) > 40 || strcmp(r->region, s->who.region) == 0) {
+        snprintf(r->why, sizeof r->why,
+                 "%ld %s: the bucket is elsewhere, and the answer does not say where: set AWS_REGION or "
+                 "AWS_ENDPOINT_URL",
+                 r->code, r->error);
+        return S3_FAILED;
+    }
+    free(s->who.region);
+    s->who.region = must_strdup(r->region);
+    return S3_AGAIN_AT_ONCE;
+}
+
+static s3_verdict set_clock(object_store *s, const s3_reply *r)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double offset = r->date - (double)now.tv_sec;
+    if (r->date <= 0 || fabs(offset - s->clock_offset) < 60)
+        return S3_FAILED;
+    log_warn("s3://%s: this machine's clock is %.0f seconds %s the store's, which requests go by now: set it",
+             s->bucket, fabs(offset), offset > 0 ? "behind" : "ahead of");
+    s->clock_offset = offset;
+    return S3_AGAIN_AT_ONCE;
+}
+
+static s3_verdict judge_error(object_store *s, s3_reply *r)
+{
+    s3_verdict v = explain(s, r);
+    if (v == S3_FAILED && strcmp(r->error, "RequestTimeTooSkewed") == 0)
+        return set_clock(s, r);
+    if (r->code == 301 || r->code == 307 || strcmp(r->error, "AuthorizationHeaderMalformed") == 0)
+        return move(s, r);
+    bool expired = r->code == 401 || r->code == 403 || strstr(r->error, "Expired") || strstr(r->error, "Token");
+    if (v == S3_FAILED && expired)
+        return renew(s);
+    return v;
+}
+
+void s3_checksum_text(char out[9], uint32_t crc32c)
+{
+    const uint32_t lies = htobe32(crc32c);
+    EVP_EncodeBlock((unsigned char *)out, (const unsigned char *)&lies, sizeof lies);
+}
+
+/* What is no checksum's text is not written as it by us, either. */
+static bool checksum_of(uint32_t *crc32c, const char *text)
+{
+    uint32_t lies = 0;
+    unsigned char decoded[6]; /* with what the padding stands for */
+    char again[9];
+    if (strlen(text) == 8 && EVP_DecodeBlock(decoded, (const unsigned char *)text, 8) == sizeof decoded)
+        memcpy(&lies, decoded, sizeof lies);
+    *crc32c = be32toh(lies);
+    s3_checksum_text(again, *crc32c);
+    return strcmp(again, text) == 0;
+}
+
+/* The checksum of an object of parts ("..."-N is its ETag) is one of the parts' checksums unless its type is said. */
+bool s3_object_checksum(uint32_t *crc32c, const s3_reply *r)
+{
+    bool of_parts = strchr(r->etag, '-') && strcmp(r->checksum_type, "FULL_OBJECT") != 0;
+    return !of_parts && checksum_of(crc32c, r->crc32c);
+}
+
+/* What follows must be of the same version; the checksum of a range that is the whole object is said by the answer to
+ * its first request only. */
+static void note_version(s3_call *c, const s3_reply *r)
+{
+    if (!c->to || r->code / 100 != 2)
+        return;
+    if (!*c->etag && strncmp(r->etag, "W/", 2) != 0)
+        memcpy(c->etag, r->etag, sizeof c->etag);
+    if (c->offset == 0 && r->length == c->wanted && r->begins <= 0)
+        c->has_crc32c = s3_object_checksum(&c->crc32c, r);
+}
+
+static s3_verdict judge_range(s3_call *c, s3_reply *r)
+{
+    if (c->got == c->wanted) { /* are they the object's? */
+        if (!c->has_crc32c || crc32c(0, c->to, c->wanted) == c->crc32c)
+            return S3_ANSWERED;
+        snprintf(r->why, sizeof r->why, "the bytes do not have the checksum that the store says");
+        c->got = 0;
+        return S3_AGAIN;
+    }
+    bool short_object = r->length >= 0 && c->offset + c->wanted > r->length;
+    snprintf(r->why, sizeof r->why,
+             short_object ? "the object has %lld bytes, and fewer than were asked for"
+                          : "the answer ends after %lld bytes of the object",
+             (long long)(short_object ? r->length : c->got));
+    return short_object ? S3_FAILED : S3_AGAIN;
+}
+
+static s3_verdict judge_transport(attempt *a, http_answer *answer)
+{
+    bool stopped = is_stopped(a->s);
+    const char *broken = answer->too_long ? "the answer is too long" : a->broken;
+    log_make_printable(answer->words);
+    snprintf(a->r->why, sizeof a->r->why, "%s%s",
+             stopped          ? "stopped"
+             : broken         ? broken
+             : *answer->words ? answer->words
+                              : answer->failure,
+             answer->untrusted ? ": a certificate of your own authority is named by AWS_CA_BUNDLE" : "");
+    return answer->hopeless || stopped || broken ? S3_FAILED : S3_AGAIN;
+}
+
+/* What came of a try: judges it, and sets right what may be (credentials, region, clock). */
+static s3_verdict judge(attempt *a, http_answer *answer)
+{
+    s3_reply *r = a->r;
+    note_version(a->c, r);
+    if (answer->failure)
+        return judge_transport(a, answer);
+    if (r->code / 100 == 2 && *r->error)
+        return judge_error(a->s, r);
+    if (r->code == 200 || r->code == 204 || r->code == 206)
+        return a->c->to ? judge_range(a->c, r) : S3_ANSWERED;
+    if (r->code == 404 && a->c->may_miss && strcmp(r->error, "NoSuchBucket") != 0)
+        return S3_ANSWERED;
+    if (r->code == 412 && a->c->may_refuse)
+        return S3_ANSWERED;
+    return judge_error(a->s, r);
+}
 
 /* ---- where ------------------------------------------------------------------------------------------------------- */
 
@@ -28,7 +374,7 @@ static void locate(char **origin, char **folder, const object_store *s)
         return;
     }
     const char *end = strncmp(region, "cn-", 3) == 0 ? "amazonaws.com.cn" : "amazonaws.com";
-    bool own_host = s3_is_label(s->bucket); /* a dot would not match the certificate */
+    bool own_host = is_label(s->bucket); /* a dot would not match the certificate */
     *origin = own_host ? must_format("https://%s.s3.%s.%s", s->bucket, region, end)
                        : must_format("https://s3.%s.%s", region, end);
     *folder = own_host ? must_strdup("") : must_format("/%s", s->bucket);
@@ -49,14 +395,14 @@ static char *host_of(const char *origin)
 
 static void on_header(void *context, const char *name, const char *value)
 {
-    s3_attempt *a = context;
+    attempt *a = context;
     if (name)
-        s3_take_header(a->r, name, value);
+        take_header(a->r, name, value);
     else
         *a->r = (s3_reply){.length = -1, .begins = -1};
 }
 
-static http_took break_off(s3_attempt *a, const char *why)
+static http_took break_off(attempt *a, const char *why)
 {
     a->broken = why;
     return HTTP_BROKEN;
@@ -65,7 +411,7 @@ static http_took break_off(s3_attempt *a, const char *why)
 /* Of a range; all else is the answer's text. */
 static http_took on_body(void *context, long code, const char *data, int64_t bytes)
 {
-    s3_attempt *a = context;
+    attempt *a = context;
     s3_call *c = a->c;
     if (!c->to || (code != 200 && code != 206))
         return HTTP_PASSED;
@@ -140,7 +486,7 @@ static char *add_signature(headers *h, const object_store *s, const s3_call *c, 
     return value;
 }
 
-static void try_once(http_answer *answer, s3_attempt *a, headers *h)
+static void try_once(http_answer *answer, attempt *a, headers *h)
 {
     object_store *s = a->s;
     const s3_call *c = a->c;
@@ -179,7 +525,7 @@ static void try_once(http_answer *answer, s3_attempt *a, headers *h)
     a->r->bytes = answer->bytes;
     s->reached = s->reached || a->r->code > 0;
     bool may_fail = a->r->code >= 300 || c->may_fail_late;
-    if (a->r->text && may_fail && !s3_take_error(a->r) && a->r->code >= 300)
+    if (a->r->text && may_fail && !read_error(a->r) && a->r->code >= 300)
         *a->r->error = 0;
 }
 
@@ -221,10 +567,10 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
     *out = (s3_reply){0};
     for (;;) {
         int64_t had = c->got;
-        s3_attempt a = {.s = s, .c = c, .r = out, .from = c->offset + c->got};
+        attempt a = {.s = s, .c = c, .r = out, .from = c->offset + c->got};
         http_answer answer;
         try_once(&answer, &a, &h);
-        s3_verdict v = s3_judge(&a, &answer);
+        s3_verdict v = judge(&a, &answer);
         if (v == S3_ANSWERED)
             return STATUS_OK;
         if (v == S3_AGAIN_AT_ONCE && ++set_right <= MOST_SET_RIGHT) {
@@ -237,7 +583,7 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
         }
         failures++;
         double patience = s->reached ? s->limits.patience : fmin(UNREACHED, s->limits.patience);
-        if (v != S3_AGAIN || c->once || s3_is_stopped(s) || clock_seconds() - since > patience)
+        if (v != S3_AGAIN || c->once || is_stopped(s) || clock_seconds() - since > patience)
             return give_up(s, c, out, failures, clock_seconds() - since);
         if (failures == SAID) {
             AUTO_FREE char *what = describe(s, c);
@@ -246,7 +592,7 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
         double base = s->limits.first_pause > 0 ? s->limits.first_pause : 0.1;
         double seconds = fmin(LONGEST_PAUSE, base * pow(2, failures - 1)) * random_half();
         double until = clock_seconds() + fmax(seconds, out->retry_after);
-        for (double left; (left = until - clock_seconds()) > 0 && !s3_is_stopped(s);)
+        for (double left; (left = until - clock_seconds()) > 0 && !is_stopped(s);)
             clock_nap(fmin(left, 0.1));
         s->counts.retries++;
     }

@@ -17,7 +17,7 @@ static const char *last_part(const char *path)
     return slash && slash[1] ? slash + 1 : path;
 }
 
-static const tracker_lines_name names[] = {
+static const tracker_name names[] = {
 #define METRIC(kind, name, when, tag, ...) {#name, tag},
 #include "engine/train/report/metrics.def"
 };
@@ -30,7 +30,7 @@ status training_tracking_login(training *t)
     return mlflow_login_check(&t->report->login, t->config->run.mlflow);
 }
 
-static status open_tracker(training *t, const tracker_lines_name *tags, int count)
+static status open_tracker(training *t, const tracker_name *tags, int count)
 {
     const config *c = t->config;
     const tracker_options o = {.folder = t->folder,
@@ -54,13 +54,13 @@ status training_tracking_open(training *t)
         return STATUS_OK;
     AUTO_FREE char *parameters = must_format("%lld", (long long)parts_parameters(&t->config->model.shape));
     AUTO_FREE char *ranks = must_format("%d", comm_ranks(t->world));
-    const tracker_lines_name tags[] = {{"mlflow.source.name", "phalanx train"},
-                                       {"mlflow.source.type", "JOB"},
-                                       {"phalanx.start", t->run},
-                                       {"phalanx.host", watchdog_host(t->watchdog)},
-                                       {"phalanx.folder", t->folder},
-                                       {"phalanx.parameters", parameters},
-                                       {"phalanx.ranks", ranks}};
+    const tracker_name tags[] = {{"mlflow.source.name", "phalanx train"},
+                                 {"mlflow.source.type", "JOB"},
+                                 {"phalanx.start", t->run},
+                                 {"phalanx.host", watchdog_host(t->watchdog)},
+                                 {"phalanx.folder", t->folder},
+                                 {"phalanx.parameters", parameters},
+                                 {"phalanx.ranks", ranks}};
     return open_tracker(t, tags, sizeof tags / sizeof *tags);
 }
 

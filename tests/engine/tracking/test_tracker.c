@@ -49,8 +49,8 @@ static int teardown(void **state)
 
 static tracker *begin_as(place *p, int64_t step, const mlflow_login *login, const char *rate)
 {
-    static const tracker_lines_name names[] = {{"loss", "train/loss"}, {"mfu", NULL}, {"lr", "train/lr"}};
-    static const tracker_lines_name tags[] = {{"phalanx.host", "here"}};
+    static const tracker_name names[] = {{"loss", "train/loss"}, {"mfu", NULL}, {"lr", "train/lr"}};
+    static const tracker_name tags[] = {{"phalanx.host", "here"}};
     const tracker_options o = {.folder = p->folder,
                                .id = START,
                                .address = mlflow_standin_address(p->server),

@@ -7,11 +7,90 @@
 #include <unistd.h>
 
 #include "engine/system/crc32c.h"
-#include "engine/store/blocks/blocks_internal.h"
+#include "engine/system/worker.h"
+#include "engine/store/blocks/blocks_disk.h"
 #include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
+
+/* BLOCKS_HANDS: threads that fetch, and the caller's. BLOCKS_SLOTS: blocks in memory, which are used while the folder
+ * fails or where there is none; where it works, a few. IN_ORDER: as many for who reads in order, whose next
+ * BLOCKS_ORDER_AHEAD are fetched ahead. */
+enum {
+    BLOCKS_HANDS = 5,
+    BLOCKS_READER = BLOCKS_HANDS - 1,
+    BLOCKS_SLOTS = 16,
+    BLOCKS_SMALL_SLOTS = 128,
+    BLOCKS_ORDER_SLOTS = 4,
+    BLOCKS_ORDER_AHEAD = 2,
+    BLOCKS_BUCKETS = 16,
+    BLOCKS_MOST_AHEAD = 1024,
+    BLOCKS_MOST_DAMAGED = 16
+};
+
+struct blocks_object {
+    blocks *owner;
+    char *key, name[BLOCKS_HEX], etag[OBJECT_ETAG];
+    int bucket;
+    int64_t bytes, block;
+    bool has_crc32c, came_damaged;
+    uint32_t crc32c;
+    struct blocks_object *next;
+    /* where all blocks are held to the store's checksum, under the lock; else NULL */
+    int64_t unknown; /* blocks whose checksums are not known */
+    bool *known;     /* [blocks] */
+    uint32_t *sum;   /* [blocks] */
+};
+
+typedef enum slot_state { SLOT_EMPTY, SLOT_FILLING, SLOT_VALID } slot_state;
+
+/* A block in memory. */
+typedef struct slot {
+    slot_state state;
+    blocks_object *object;
+    int64_t block;
+    uint64_t used;
+    char *bytes;
+} slot;
+
+/* A block that will be read: in the order in which they are. */
+typedef struct expected_block {
+    blocks_object *object;
+    int64_t block;
+    bool begun;
+} expected_block;
+
+/* What a thread fetches with. */
+typedef struct hand {
+    blocks *owner;
+    int locks; /* a descriptor of the folder's locks; -1: none */
+    object_store *store[BLOCKS_BUCKETS];
+} hand;
+
+struct blocks {
+    blocks_settings settings;
+    blocks_disk *disk; /* NULL: there is none */
+    char *bucket[BLOCKS_BUCKETS];
+    int buckets;
+    blocks_object *objects;
+    hand hand[BLOCKS_HANDS];
+
+    worker worker; /* its lock is of all below */
+    slot slot[BLOCKS_SMALL_SLOTS];
+    int slots, ahead, most_ahead; /* most_ahead: in memory */
+    int64_t slot_bytes;
+    uint64_t uses;
+    expected_block expected[BLOCKS_MOST_AHEAD];
+    blocks_counts counts;
+    double write_after; /* the folder is not written to before */
+    bool told, told_damage, distrusted;
+
+    /* The reader's: a chunk of a file. */
+    char *chunk;
+    blocks_object *chunk_object;
+    int64_t chunk_block, chunk_number;
+};
 
 static const double WAIT_FOR_OTHERS = 180, WRITE_AGAIN = 60; /* seconds */
 
@@ -28,7 +107,7 @@ static bool is_stopped(const blocks *b)
     return atomic_load(&b->worker.stop) || (told && atomic_load(told));
 }
 
-blocks_name blocks_name_of(const blocks_object *o, int64_t block)
+static blocks_name name_of(const blocks_object *o, int64_t block)
 {
     blocks_name name = {.block = block};
     memcpy(name.object, o->name, sizeof name.object);
@@ -48,7 +127,7 @@ static void tell(blocks *b, const char *why)
 }
 
 /* The folder could not be written to: not tried again for a minute. */
-void blocks_rest_disk(blocks *b, int error)
+static void rest_disk(blocks *b, int error)
 {
     if (atomic_load(&b->worker.stop))
         return;
@@ -72,7 +151,7 @@ static bool may_write(blocks *b)
     return works(b);
 }
 
-bool blocks_may_read(blocks *b)
+static bool may_read(blocks *b)
 {
     WORKER_HELD(&b->worker);
     return b->disk && !b->distrusted;
@@ -80,9 +159,9 @@ bool blocks_may_read(blocks *b)
 
 /* A chunk whose checksum is wrong: its file goes, and the block is fetched again. A disk that does so again and again
  * is not read any more. */
-void blocks_drop_damaged(blocks *b, const blocks_object *o, int64_t block)
+static void drop_damaged(blocks *b, const blocks_object *o, int64_t block)
 {
-    blocks_name name = blocks_name_of(o, block);
+    blocks_name name = name_of(o, block);
     bool gone = blocks_disk_remove(b->disk, &name);
     worker_lock(&b->worker);
     bool first = !b->told_damage;
@@ -99,7 +178,7 @@ void blocks_drop_damaged(blocks *b, const blocks_object *o, int64_t block)
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
 
-static blocks_slot *find_slot(blocks *b, const blocks_object *o, int64_t block)
+static slot *find_slot(blocks *b, const blocks_object *o, int64_t block)
 {
     for (int i = 0; i < b->slots; i++)
         if (b->slot[i].state != SLOT_EMPTY && b->slot[i].object == o && b->slot[i].block == block)
@@ -109,12 +188,12 @@ static blocks_slot *find_slot(blocks *b, const blocks_object *o, int64_t block)
 
 /* The slot that is empty, or was not used for longest; NULL: all are being filled. Where the folder works, few slots
  * are ever touched. */
-static blocks_slot *take_slot(blocks *b)
+static slot *take_slot(blocks *b)
 {
     int count = works(b) ? BLOCKS_HANDS + 1 : b->slots;
-    blocks_slot *best = NULL;
+    slot *best = NULL;
     for (int i = 0; i < count; i++) {
-        blocks_slot *s = &b->slot[i];
+        slot *s = &b->slot[i];
         if (s->state == SLOT_EMPTY)
             return s;
         if (s->state == SLOT_VALID && (!best || s->used < best->used))
@@ -124,12 +203,12 @@ static blocks_slot *take_slot(blocks *b)
 }
 
 /* A slot to be filled with the block; NULL: it is in memory already, or stop. */
-blocks_slot *blocks_claim_slot(blocks *b, blocks_object *o, int64_t block)
+static slot *claim_slot(blocks *b, blocks_object *o, int64_t block)
 {
-    blocks_slot *s = NULL;
+    slot *s = NULL;
     WORKER_HELD(&b->worker);
     while (!s && !is_stopped(b)) {
-        const blocks_slot *there = find_slot(b, o, block);
+        const slot *there = find_slot(b, o, block);
         if (there && there->state == SLOT_VALID)
             break;
         s = there ? NULL : take_slot(b);
@@ -144,7 +223,7 @@ blocks_slot *blocks_claim_slot(blocks *b, blocks_object *o, int64_t block)
     return s;
 }
 
-void blocks_release_slot(blocks *b, blocks_slot *s, bool valid, int64_t fetched)
+static void release_slot(blocks *b, slot *s, bool valid, int64_t fetched)
 {
     worker_lock(&b->worker);
     s->state = valid ? SLOT_VALID : SLOT_EMPTY;
@@ -157,7 +236,7 @@ void blocks_release_slot(blocks *b, blocks_slot *s, bool valid, int64_t fetched)
 static bool copy_from_slot(blocks *b, void *to, const blocks_object *o, int64_t block, int64_t within, int64_t bytes)
 {
     WORKER_HELD(&b->worker);
-    blocks_slot *s = find_slot(b, o, block);
+    slot *s = find_slot(b, o, block);
     if (!s || s->state != SLOT_VALID)
         return false;
     s->used = ++b->uses;
@@ -167,7 +246,7 @@ static bool copy_from_slot(blocks *b, void *to, const blocks_object *o, int64_t 
 
 /* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
-static status store_of(object_store **out, blocks_hand *h, int bucket)
+static status store_of(object_store **out, hand *h, int bucket)
 {
     if (!h->store[bucket]) {
         object_limits limits = h->owner->settings.limits;
@@ -179,7 +258,7 @@ static status store_of(object_store **out, blocks_hand *h, int bucket)
     return STATUS_OK;
 }
 
-status blocks_fetch(blocks_hand *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes)
+static status fetch(hand *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes)
 {
     object_store *store = NULL;
     TRY(store_of(&store, h, o->bucket));
@@ -208,7 +287,7 @@ static status check_sum(blocks_object *o, int64_t block, const void *data)
 }
 
 /* Waits until no other process or thread fetches the block: *there: its file has come. true: its lock is held. */
-bool blocks_lock(bool *there, blocks_hand *h, const blocks_name *name, int64_t bytes)
+static bool lock_block(bool *there, hand *h, const blocks_name *name, int64_t bytes)
 {
     blocks *b = h->owner;
     *there = false;
@@ -223,7 +302,7 @@ bool blocks_lock(bool *there, blocks_hand *h, const blocks_name *name, int64_t b
         if (*there || locked)
             return locked && !*there;
         if (error != EAGAIN && error != EACCES && error != EINTR) {
-            blocks_rest_disk(b, error);
+            rest_disk(b, error);
             return false;
         }
         clock_nap(0.002);
@@ -231,7 +310,7 @@ bool blocks_lock(bool *there, blocks_hand *h, const blocks_name *name, int64_t b
     return false;
 }
 
-static void keep(blocks_hand *h, const blocks_name *name, const void *data, int64_t bytes)
+static void keep(hand *h, const blocks_name *name, const void *data, int64_t bytes)
 {
     blocks *b = h->owner;
     int file = blocks_disk_begin(b->disk, h->locks, name, bytes);
@@ -239,20 +318,20 @@ static void keep(blocks_hand *h, const blocks_name *name, const void *data, int6
     if (file >= 0)
         good = blocks_disk_end(b->disk, file, name, good);
     if (!good)
-        blocks_rest_disk(b, errno);
+        rest_disk(b, errno);
 }
 
 /* The block into memory and the folder, unless it is there. */
-static status bring(blocks_hand *h, blocks_object *o, int64_t block)
+static status bring(hand *h, blocks_object *o, int64_t block)
 {
     blocks *b = h->owner;
-    const blocks_name name = blocks_name_of(o, block);
+    const blocks_name name = name_of(o, block);
     int64_t bytes = block_bytes(o, block), fetched = 0;
-    blocks_slot *s = blocks_claim_slot(b, o, block);
+    slot *s = claim_slot(b, o, block);
     if (!s)
         return STATUS_OK;
-    bool there = false, locked = blocks_lock(&there, h, &name, bytes);
-    status got = there ? STATUS_OK : blocks_fetch(h, o, s->bytes, block * o->block, bytes);
+    bool there = false, locked = lock_block(&there, h, &name, bytes);
+    status got = there ? STATUS_OK : fetch(h, o, s->bytes, block * o->block, bytes);
     if (!there && got == STATUS_OK)
         got = check_sum(o, block, s->bytes);
     if (!there && got == STATUS_OK) {
@@ -262,7 +341,7 @@ static status bring(blocks_hand *h, blocks_object *o, int64_t block)
     }
     if (locked)
         blocks_disk_unlock(h->locks, &name);
-    blocks_release_slot(b, s, fetched > 0, fetched);
+    release_slot(b, s, fetched > 0, fetched);
     return got;
 }
 
@@ -293,7 +372,7 @@ bool blocks_expect(blocks_object *o, int64_t offset, int64_t bytes)
             continue;
         if (b->ahead >= most)
             return false;
-        b->expected[b->ahead++] = (blocks_expected){.object = o, .block = n};
+        b->expected[b->ahead++] = (expected_block){.object = o, .block = n};
         worker_tell(&b->worker);
     }
     return true;
@@ -326,13 +405,13 @@ static bool wait_for_expected(blocks *b, blocks_object **o, int64_t *block)
 /* What cannot be fetched is tried again, and its failure told, by who reads it. */
 static void fetch_ahead(void *argument)
 {
-    blocks_hand *h = argument;
+    hand *h = argument;
     blocks *b = h->owner;
     blocks_object *o;
     int64_t block;
     while (wait_for_expected(b, &o, &block)) {
-        const blocks_name name = blocks_name_of(o, block);
-        if (!blocks_may_read(b) || !blocks_disk_has(b->disk, &name, block_bytes(o, block)))
+        const blocks_name name = name_of(o, block);
+        if (!may_read(b) || !blocks_disk_has(b->disk, &name, block_bytes(o, block)))
             (void)bring(h, o, block);
     }
 }
@@ -342,14 +421,14 @@ static void fetch_ahead(void *argument)
 /* Bytes of one chunk from the folder. */
 static bool copy_from_disk(blocks *b, void *to, blocks_object *o, int64_t block, int64_t within, int64_t bytes)
 {
-    const blocks_name name = blocks_name_of(o, block);
+    const blocks_name name = name_of(o, block);
     int64_t number = within / BLOCKS_CHUNK;
-    if (!blocks_may_read(b))
+    if (!may_read(b))
         return false;
     b->chunk_object = NULL;
     blocks_sight seen = blocks_disk_read(b->disk, b->chunk, &name, block_bytes(o, block), number);
     if (seen == BLOCKS_DAMAGED)
-        blocks_drop_damaged(b, o, block);
+        drop_damaged(b, o, block);
     if (seen != BLOCKS_THERE)
         return false;
     b->chunk_object = o;
@@ -492,6 +571,118 @@ int64_t blocks_bytes(const blocks_object *o)
 uint32_t blocks_version(const blocks_object *o)
 {
     return crc32c(0, o->etag, (int64_t)strlen(o->etag));
+}
+
+/* ---- whole objects ------------------------------------------------------------------------------------------------ */
+
+/* Is each chunk of a whole object's file what it was? */
+static bool map_whole(blocks_file *out, blocks *b, const blocks_object *o)
+{
+    const blocks_name name = name_of(o, -1);
+    char *path = blocks_disk_path(b->disk, &name);
+    bool good = blocks_disk_has(b->disk, &name, o->bytes) && mapping_open(&out->map, path) == STATUS_OK;
+    free(path);
+    for (int64_t at = 0; good && at < o->bytes; at += BLOCKS_CHUNK) {
+        uint32_t crc;
+        memcpy(&crc, out->map.data + o->bytes + at / BLOCKS_CHUNK * 4, sizeof crc);
+        good = crc32c(0, out->map.data + at, o->bytes - at < BLOCKS_CHUNK ? o->bytes - at : BLOCKS_CHUNK) == crc;
+    }
+    if (good) {
+        out->data = out->map.data;
+        out->bytes = o->bytes;
+        return true;
+    }
+    if (out->map.data) {
+        mapping_close(&out->map);
+        drop_damaged(b, o, -1);
+    }
+    return false;
+}
+
+/* All bytes, piece by piece, into memory, or into a file; its checksum must be the store's. *kept: the file has all of
+ * them. */
+static status fetch_whole(bool *kept, hand *h, blocks_object *o, char *memory, int file)
+{
+    blocks *b = h->owner;
+    uint32_t crc = 0;
+    slot *s = claim_slot(b, o, -1);
+    status got = s ? STATUS_OK : status_fail(STATUS_FAILED, "stopped");
+    *kept = file >= 0;
+    for (int64_t at = 0, now; at < o->bytes && got == STATUS_OK; at += now) {
+        now = o->bytes - at < b->slot_bytes ? o->bytes - at : b->slot_bytes;
+        char *to = memory ? memory + at : s->bytes;
+        got = fetch(h, o, to, at, now);
+        if (got != STATUS_OK)
+            break;
+        crc = crc32c(crc, to, now);
+        *kept = *kept && blocks_disk_put(file, to, at, now, o->bytes);
+        if (file >= 0 && !*kept)
+            break;
+    }
+    int error = errno;
+    if (s)
+        release_slot(b, s, false, o->bytes);
+    o->came_damaged = got == STATUS_OK && (memory || *kept) && o->has_crc32c && crc != o->crc32c;
+    if (o->came_damaged)
+        got = status_fail(STATUS_FAILED, "s3://%s/%s: its checksum is not the store's: it came damaged",
+                          b->bucket[o->bucket], o->key);
+    errno = error;
+    return got;
+}
+
+static status fetch_to_file(bool *kept, hand *h, blocks_object *o, const blocks_name *name)
+{
+    blocks *b = h->owner;
+    int file = blocks_disk_begin(b->disk, h->locks, name, o->bytes);
+    status got = STATUS_OK;
+    *kept = false;
+    if (file >= 0) {
+        got = fetch_whole(kept, h, o, NULL, file);
+        *kept = blocks_disk_end(b->disk, file, name, got == STATUS_OK && *kept);
+    }
+    if (got == STATUS_OK && !*kept)
+        rest_disk(b, errno);
+    return got;
+}
+
+static status take_whole(blocks_file *out, hand *h, blocks_object *o)
+{
+    blocks *b = h->owner;
+    const blocks_name name = name_of(o, -1);
+    bool there = false, kept = false, locked = may_read(b) && lock_block(&there, h, &name, o->bytes);
+    status got = STATUS_OK;
+    if (locked) {
+        got = fetch_to_file(&kept, h, o, &name);
+        blocks_disk_unlock(h->locks, &name);
+    }
+    if (got != STATUS_OK || ((there || kept) && map_whole(out, b, o)))
+        return got;
+    out->memory = must_alloc((unsigned long)o->bytes + 1);
+    got = fetch_whole(&kept, h, o, out->memory, -1);
+    out->data = out->memory;
+    out->bytes = o->bytes;
+    if (got != STATUS_OK)
+        blocks_file_close(out);
+    return got;
+}
+
+status blocks_whole(blocks_file *out, blocks *b, const char *url)
+{
+    enum { TRIES = 4 };
+    blocks_object *o = NULL;
+    *out = (blocks_file){0};
+    TRY(blocks_find(&o, b, url, BLOCKS_BYTES));
+    status got = take_whole(out, &b->hand[BLOCKS_READER], o);
+    for (int i = 1; i < TRIES && got != STATUS_OK && o->came_damaged; i++)
+        got = take_whole(out, &b->hand[BLOCKS_READER], o);
+    return got;
+}
+
+void blocks_file_close(blocks_file *f)
+{
+    mapping_close(&f->map);
+    free(f->memory);
+    *f = (blocks_file){0};
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */

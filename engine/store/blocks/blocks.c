@@ -573,7 +573,7 @@ uint32_t blocks_version(const blocks_object *o)
     return crc32c(0, o->etag, (int64_t)strlen(o->etag));
 }
 
-/* ---- whole objects ------------------------------------------------------------------------------------------------ */
+/* ---- whole objects ----------------------------------------------------------------------------------------------- */
 
 /* Is each chunk of a whole object's file what it was? */
 static bool map_whole(blocks_file *out, blocks *b, const blocks_object *o)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # tests/lanes.mk is true: each name in it is a test program, and one that holds a span of time below a limit is among
-# those with a clock. And a function that the linker replaces (--wrap) in a test's program is called from other files than
-# its own, where the linker does not see the call.
+# those with a clock. And a function that the linker replaces (--wrap) in a test's program is called from other files
+# than its own, where the linker does not see the call.
 set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
 wrong=0

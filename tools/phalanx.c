@@ -1,14 +1,15 @@
 /* phalanx: finds the subcommand and hands over. */
 #include <fcntl.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "memory/log.h"
 #include "memory/status.h"
 #include "engine/config/nearest.h"
-#include "engine/files/json_memory.h"
 #include "tools/commands.h"
 #include "parallel/watch/signals.h"
 #include "tools/help.h"
@@ -53,7 +54,9 @@ static void open_standard_streams(void)
 int main(int argc, char **argv)
 {
     open_standard_streams();
-    json_memory_guard();
+    /* Where there is no memory for JSON, jansson would return what it returns for text that is no JSON, and a
+     * checkpoint would count as damaged. */
+    json_set_alloc_funcs(must_alloc, free);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, and is said like any other */
     if (argc < 2) {
         help(stderr);

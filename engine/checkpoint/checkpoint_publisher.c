@@ -1,6 +1,5 @@
-#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +7,6 @@
 #include "engine/system/atomic.h"
 #include "engine/system/direct.h"
 #include "engine/checkpoint/fragment.h"
-#include "engine/system/retry.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -67,71 +65,48 @@ void checkpoint_clean(const char *folder, const char *name)
 
 /* ---- publishing ---- */
 
-/* What a file is to hold: the manifest, or the line of `latest`. */
-typedef struct content {
+/* A manifest that is written. */
+typedef struct publication {
     checkpoint_publisher *p;
-    json_t *meta;     /* of the manifest */
-    const char *path; /* of the manifest, for messages */
-    const char *line; /* NULL: the manifest */
-} content;
+    json_t *meta;
+    const char *temporary, *name, *path;
+} publication;
 
-static status put_content(direct *out, const content *c)
+static status put_manifest(direct *out, void *context)
 {
-    if (c->line)
-        return direct_write(out, c->line, (int64_t)strlen(c->line), NULL);
-    TRY(manifest_text_head(out, c->p->ranks, c->p->run, c->meta));
-    TRY(fragment_merge(out, c->p->fragments, c->p->ranks, &c->p->pieces, c->path));
-    return manifest_text_end(out);
-}
-
-/* Written, fsynced and read back. */
-static status try_file(int *error, const char *path, const content *c)
-{
-    direct out;
-    char *buffer = c->p->buffer;
-    status s = direct_open(&out, path, buffer, CHECKPOINT_WRITER_BUFFER);
-    if (s == STATUS_OK) {
-        s = put_content(&out, c);
-        s = direct_close(&out, s);
+    const publication *c = context;
+    checkpoint_publisher *p = c->p;
+    status s = STATUS_OK;
+    for (int i = 0; i < p->ranks && s == STATUS_OK; i++) {
+        p->paths[i] = checkpoint_fragment(c->temporary, i);
+        s = fragment_open(&p->fragments[i], p->paths[i], &(fragment_owner){p->run, c->name, i, p->ranks});
     }
-    *error = out.error;
-    TRY(s);
-    return direct_verify(error, path, direct_position(&out), out.crc32c, buffer, CHECKPOINT_WRITER_BUFFER);
+    if (s == STATUS_OK)
+        s = manifest_text_head(out, p->ranks, p->run, c->meta);
+    if (s == STATUS_OK)
+        s = fragment_merge(out, p->fragments, p->ranks, &p->pieces, c->path);
+    for (int i = 0; i < p->ranks; i++) {
+        fragment_close(&p->fragments[i]);
+        free(p->paths[i]);
+        p->paths[i] = NULL;
+    }
+    return s == STATUS_OK ? manifest_text_end(out) : s;
 }
 
 static status write_manifest(checkpoint_publisher *p, const char *temporary, const char *name, json_t *meta)
 {
+    manifest_file written;
     AUTO_FREE char *path = must_format("%s/manifest.json", temporary);
-    retry r = {0};
-    int error = 0;
-    status s;
-    do {
-        s = STATUS_OK;
-        for (int i = 0; i < p->ranks && s == STATUS_OK; i++) {
-            p->paths[i] = checkpoint_fragment(temporary, i);
-            s = fragment_open(&p->fragments[i], p->paths[i], &(fragment_owner){p->run, name, i, p->ranks});
-        }
-        if (s == STATUS_OK)
-            s = try_file(&error, path, &(content){p, meta, path, NULL});
-        for (int i = 0; i < p->ranks; i++) {
-            fragment_close(&p->fragments[i]);
-            free(p->paths[i]);
-            p->paths[i] = NULL;
-        }
-    } while (s != STATUS_OK && retry_again(&r, error, path));
-    return s;
+    return checkpoint_put(&written, path, p->buffer, put_manifest, &(publication){p, meta, temporary, name, path});
 }
 
 static status write_latest(checkpoint_publisher *p, const char *folder, const char *name)
 {
+    manifest_file written;
     AUTO_FREE char *path = must_format("%s/latest", folder), *temporary = must_format("%s.tmp", path);
     AUTO_FREE char *line = must_format("%s\n", name);
-    retry r = {0};
-    int error;
-    status s;
-    do
-        s = try_file(&error, temporary, &(content){.p = p, .line = line});
-    while (s != STATUS_OK && retry_again(&r, error, temporary));
+    mapping text = {(const uint8_t *)line, (int64_t)strlen(line)};
+    status s = checkpoint_put(&written, temporary, p->buffer, checkpoint_bytes, &text);
     if (s == STATUS_OK)
         s = atomic_rename(temporary, path);
     if (s != STATUS_OK)

@@ -234,12 +234,17 @@ static status put_piece(direct *out, checkpoint_writer *w, int index)
                        p->section, p->of.name);
 }
 
-/* The bytes of one of the share's files. */
-typedef status content(direct *out, checkpoint_writer *w, int index);
+/* What one of the share's files is made of. */
+typedef struct part {
+    checkpoint_writer *w;
+    int index;
+} part;
 
-static status put_section(direct *out, checkpoint_writer *w, int index)
+static status put_section(direct *out, void *context)
 {
-    const section_file *f = &w->files[index];
+    const part *of = context;
+    checkpoint_writer *w = of->w;
+    const section_file *f = &w->files[of->index];
     TRY(direct_write(out, f->layout.header, f->layout.header_bytes, NULL));
     for (int k = f->first; k < f->first + f->layout.count; k++) {
         MUST(direct_position(out) == w->entries[k].offset, "%s: %s is at %lld", f->file.name, w->pieces[k].of.name,
@@ -249,37 +254,38 @@ static status put_section(direct *out, checkpoint_writer *w, int index)
     return STATUS_OK;
 }
 
-static status put_extra(direct *out, checkpoint_writer *w, int index)
+status checkpoint_bytes(direct *out, void *context)
 {
-    return direct_write(out, w->extras[index].data, w->extras[index].bytes, NULL);
+    const mapping *from = context;
+    return direct_write(out, from->data, from->bytes, NULL);
 }
 
-static status try_file(int *error, manifest_file *file, checkpoint_writer *w, const char *path, content *put, int index)
+status checkpoint_put(manifest_file *out, const char *path, char *buffer, checkpoint_content *put, void *context)
 {
-    direct out;
-    status s = direct_open(&out, path, w->buffer, CHECKPOINT_WRITER_BUFFER);
-    if (s == STATUS_OK) {
-        s = put(&out, w, index);
-        s = direct_close(&out, s);
-    }
-    *error = out.error;
-    TRY(s);
-    *file =
-        (manifest_file){.name = file->name, .bytes = direct_position(&out), .crc32c = out.crc32c, .has_crc32c = true};
-    return direct_verify(error, path, file->bytes, file->crc32c, w->buffer, CHECKPOINT_WRITER_BUFFER);
-}
-
-/* From the beginning if anything fails that may pass: after a failed fsync nobody knows what is on the disk. */
-static status write_file(manifest_file *file, checkpoint_writer *w, const char *temporary, content *put, int index)
-{
-    AUTO_FREE char *path = must_format("%s/%s", temporary, file->name);
     retry r = {0};
     int error;
     status s;
-    do
-        s = try_file(&error, file, w, path, put, index);
-    while (s != STATUS_OK && retry_again(&r, error, path));
+    do {
+        direct file;
+        s = direct_open(&file, path, buffer, CHECKPOINT_WRITER_BUFFER);
+        if (s == STATUS_OK)
+            s = direct_close(&file, put(&file, context));
+        error = file.error;
+        if (s != STATUS_OK)
+            continue;
+        out->bytes = direct_position(&file);
+        out->crc32c = file.crc32c;
+        out->has_crc32c = true;
+        s = direct_verify(&error, path, out->bytes, out->crc32c, buffer, CHECKPOINT_WRITER_BUFFER);
+    } while (s != STATUS_OK && retry_again(&r, error, path));
     return s;
+}
+
+static status write_file(manifest_file *file, const checkpoint_writer *w, const char *temporary,
+                         checkpoint_content *put, void *context)
+{
+    AUTO_FREE char *path = must_format("%s/%s", temporary, file->name);
+    return checkpoint_put(file, path, w->buffer, put, context);
 }
 
 static bool same_tensor(const checkpoint_piece *a, const checkpoint_piece *b)
@@ -289,9 +295,9 @@ static bool same_tensor(const checkpoint_piece *a, const checkpoint_piece *b)
            x->dims == y->dims && memcmp(x->global, y->global, (size_t)x->dims * sizeof *x->global) == 0;
 }
 
-static status put_fragment(direct *out, checkpoint_writer *w, int index)
+static status put_fragment(direct *out, void *context)
 {
-    (void)index;
+    const checkpoint_writer *w = context;
     TRY(fragment_put_head(out, &(fragment_owner){w->run, w->name, w->rank, w->ranks}));
     for (int i = 0; i < w->file_count; i++)
         TRY(fragment_put_file(out, &w->files[i].file));
@@ -309,12 +315,13 @@ static status put_fragment(direct *out, checkpoint_writer *w, int index)
 static status write_files(checkpoint_writer *w, const char *temporary)
 {
     for (int i = 0; i < w->file_count; i++)
-        TRY(write_file(&w->files[i].file, w, temporary, put_section, i));
+        TRY(write_file(&w->files[i].file, w, temporary, put_section, &(part){w, i}));
     for (int i = 0; i < w->extra_count; i++)
-        TRY(write_file(&w->extra_files[i], w, temporary, put_extra, i));
+        TRY(write_file(&w->extra_files[i], w, temporary, checkpoint_bytes,
+                       &(mapping){w->extras[i].data, w->extras[i].bytes}));
     AUTO_FREE char *path = checkpoint_fragment(temporary, w->rank);
     manifest_file file = {.name = strrchr(path, '/') + 1};
-    status s = write_file(&file, w, temporary, put_fragment, 0);
+    status s = write_file(&file, w, temporary, put_fragment, w);
     return s == STATUS_OK ? atomic_sync_folder(temporary) : s;
 }
 

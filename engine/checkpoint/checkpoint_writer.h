@@ -39,6 +39,32 @@ status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const c
 /* Did the last share fail since a value is not finite? Then the one after it will, too. */
 bool checkpoint_writer_refused(const checkpoint_writer *w);
 
+/* One file, whose bytes `put` writes: through a buffer as above, fsynced and read back, and from the beginning if anything
+ * fails that may pass: after a failed fsync nobody knows what is on the disk. Its length and checksum are in *out. */
+typedef status checkpoint_content(direct *out, void *context);
+status checkpoint_put(manifest_file *out, const char *path, char *buffer, checkpoint_content *put, void *context);
+/* The content of a `mapping`. */
+status checkpoint_bytes(direct *out, void *context);
+
 /* Where a checkpoint is written before it is published, and a rank's fragment in it; the caller's to free. */
 char *checkpoint_temporary(const char *folder, const char *name);
 char *checkpoint_fragment(const char *temporary, int rank);
+
+/* ---- rank 0's part (checkpoint_publisher.c): from the shares of all ranks to a folder that `latest` names ----
+ *
+ * A publisher is opened once for a run and allocates nothing that grows with the model when it publishes. Its buffer is
+ * the caller's (CHECKPOINT_WRITER_BUFFER bytes) and may be the writer's. One thread at a time uses it.
+ */
+typedef struct checkpoint_publisher checkpoint_publisher;
+
+checkpoint_publisher *checkpoint_publisher_open(int ranks, const char *run, char *buffer);
+void checkpoint_publisher_close(checkpoint_publisher *p);
+
+/* After every rank's checkpoint_writer_share has succeeded. The pieces of all ranks must cover each tensor exactly
+ * once. */
+status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder, const char *name, json_t *meta);
+
+/* After a failure: give the disk back. The message of the failure is kept. */
+void checkpoint_clean(const char *folder, const char *name);
+/* Before the first save: remove what an interrupted one has left, if the folder is there. */
+status checkpoint_tidy(const char *folder);

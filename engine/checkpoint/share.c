@@ -6,12 +6,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <openssl/evp.h>
 
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/system/crc32c.h"
 #include "engine/system/reading.h"
-#include "engine/system/retry.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -20,15 +20,27 @@
 
 enum { META_TAIL_BYTES = 10 };
 
+void share_sum(char out[SHARE_SUM], const uint8_t secret[SHARE_SECRET], const void *data, int64_t bytes)
+{
+    unsigned char sum[SHARE_SUM / 2];
+    size_t got = 0;
+    EVP_MAC *kind = EVP_MAC_fetch(NULL, "SIPHASH", NULL);
+    EVP_MAC_CTX *c = EVP_MAC_CTX_new(kind);
+    MUST(EVP_MAC_init(c, secret, SHARE_SECRET, NULL) == 1 && EVP_MAC_update(c, data, (size_t)bytes) == 1 &&
+             EVP_MAC_final(c, sum, &got, sizeof sum) == 1 && got == sizeof sum,
+         "libcrypto computes no SipHash");
+    EVP_MAC_CTX_free(c);
+    EVP_MAC_free(kind);
+    for (size_t i = 0; i < sizeof sum; i++)
+        snprintf(out + 2 * i, 3, "%02x", sum[i]);
+}
+
 static status add(share *out, const char *folder, const char *name)
 {
     struct stat info;
-    char *path = must_format("%s/%s", folder, name);
-    bool there = stat(path, &info) == 0;
-    int error = errno;
-    free(path);
-    if (!there)
-        return status_fail(STATUS_FAILED, "cannot find %s/%s: %s", folder, name, strerror(error));
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    if (stat(path, &info) != 0)
+        return status_fail(STATUS_FAILED, "cannot find %s: %s", path, strerror(errno));
     if (out->count == SHARE_FILES)
         return status_fail(STATUS_FAILED, "%s: a share of more than %d files", folder, SHARE_FILES);
     share_file *f = &out->file[out->count++];
@@ -112,8 +124,8 @@ static char *head_text(const fragment_owner *owner)
 
 static char *line_text(const uint8_t *secret, const char *name, const mapping *file)
 {
-    char checksum[SIPHASH_TEXT];
-    siphash_text(checksum, secret, file->data, file->bytes);
+    char checksum[SHARE_SUM];
+    share_sum(checksum, secret, file->data, file->bytes);
     return must_format("%s %lld %s\n", checksum, (long long)file->bytes, name);
 }
 
@@ -126,36 +138,32 @@ typedef struct sealing {
 static status seal_file(void *context, const manifest_file *file)
 {
     sealing *c = context;
+    RELEASED_BY(mapping_close) mapping data = {0};
     AUTO_FREE char *path = must_format("%s/%s", c->folder, file->name);
-    mapping data;
-    status s = mapping_open(&data, path);
-    if (s == STATUS_OK) {
-        char *line = line_text(c->secret, file->name, &data), *longer = must_format("%s%s", c->text, line);
-        mapping_close(&data);
-        free(line);
-        free(c->text);
-        c->text = longer;
-    }
-    return s;
+    TRY(mapping_open(&data, path));
+    AUTO_FREE char *line = line_text(c->secret, file->name, &data), *before = c->text;
+    c->text = must_format("%s%s", before, line);
+    return STATUS_OK;
 }
 
-status share_seal(const char *folder, const fragment_owner *owner, const uint8_t secret[SIPHASH_KEY], char *buffer)
+static status put_text(const char *path, const char *text, char *buffer)
 {
+    manifest_file written;
+    return checkpoint_put(&written, path, buffer, checkpoint_bytes,
+                          &(mapping){(const uint8_t *)text, (int64_t)strlen(text)});
+}
+
+status share_seal(const char *folder, const fragment_owner *owner, const uint8_t secret[SHARE_SECRET], char *buffer)
+{
+    char checksum[SHARE_SUM];
+    AUTO_FREE char *name = seal_name(owner->rank), *path = must_format("%s/%s", folder, name);
     sealing c = {folder, secret, head_text(owner)};
-    char checksum[SIPHASH_TEXT], *name = seal_name(owner->rank), *path = must_format("%s/%s", folder, name);
     status s = visit_all(folder, owner, seal_file, &c);
-    if (s == STATUS_OK) {
-        siphash_text(checksum, secret, c.text, (int64_t)strlen(c.text));
-        AUTO_FREE char *whole = must_format("%send %s\n", c.text, checksum);
-        direct out;
-        s = direct_open(&out, path, buffer, CHECKPOINT_WRITER_BUFFER);
-        if (s == STATUS_OK)
-            s = direct_close(&out, direct_write(&out, whole, (int64_t)strlen(whole), NULL));
-    }
-    free(path);
-    free(name);
-    free(c.text);
-    return s;
+    AUTO_FREE char *text = c.text;
+    TRY(s);
+    share_sum(checksum, secret, text, (int64_t)strlen(text));
+    AUTO_FREE char *whole = must_format("%send %s\n", text, checksum);
+    return put_text(path, whole, buffer);
 }
 
 /* ---- copying ---- */
@@ -178,19 +186,14 @@ static status read_seal(copying *c, const fragment_owner *owner)
 {
     AUTO_FREE char *name = seal_name(owner->rank), *path = must_format("%s/%s", c->folder, name),
                    *head = head_text(owner);
-    char checksum[SIPHASH_TEXT];
+    char checksum[SHARE_SUM];
     int64_t bytes;
-    status s = reading_file(&c->seal, &bytes, path);
-    if (s == STATUS_OK) {
-        int64_t body = bytes - (int64_t)strlen("end \n") - (SIPHASH_TEXT - 1);
-        bool good = c->seal && body > 0 && !strncmp(c->seal, head, strlen(head));
-        siphash_text(checksum, c->from->secret, c->seal, good ? body : 0);
-        AUTO_FREE char *end = must_format("end %s\n", checksum);
-        good = good && !strcmp(c->seal + body, end);
-        if (!good)
-            s = find_damaged(c, name);
-    }
-    return s;
+    TRY(reading_file(&c->seal, &bytes, path));
+    int64_t body = bytes - (int64_t)strlen("end \n") - (SHARE_SUM - 1);
+    bool good = c->seal && body > 0 && !strncmp(c->seal, head, strlen(head));
+    share_sum(checksum, c->from->secret, c->seal, good ? body : 0);
+    AUTO_FREE char *end = must_format("end %s\n", checksum);
+    return good && !strcmp(c->seal + body, end) ? STATUS_OK : find_damaged(c, name);
 }
 
 /* A file that the seal has. */
@@ -210,51 +213,34 @@ static status open_sealed(mapping *out, copying *c, const char *name)
     return find_damaged(c, name);
 }
 
-/* Writes the bytes to `to` and reads them back; *error as in direct.h. `file` without has_crc32c: whatever it holds. */
-static status try_copy(int *error, copying *c, const mapping *source, const manifest_file *file, const char *to)
-{
-    direct out;
-    status s = direct_open(&out, to, c->buffer, CHECKPOINT_WRITER_BUFFER);
-    if (s == STATUS_OK)
-        s = direct_close(&out, direct_write(&out, source->data, source->bytes, NULL));
-    *error = out.error;
-    TRY(s);
-    if (file->has_crc32c && (out.crc32c != file->crc32c || source->bytes != file->bytes))
-        return find_damaged(c, file->name);
-    return direct_verify(error, to, source->bytes, out.crc32c, c->buffer, CHECKPOINT_WRITER_BUFFER);
-}
-
+/* `file` without has_crc32c: whatever it holds. */
 static status copy_file(void *context, const manifest_file *file)
 {
     copying *c = context;
     AUTO_FREE char *to = must_format("%s/%s", c->to, file->name);
-    mapping source;
-    retry r = {0};
-    int error = 0;
-    status s = open_sealed(&source, c, file->name);
-    if (s == STATUS_OK) {
-        do
-            s = try_copy(&error, c, &source, file, to);
-        while (s != STATUS_OK && !c->damaged && retry_again(&r, error, to));
-        mapping_close(&source);
-    }
-    return s;
+    RELEASED_BY(mapping_close) mapping source = {0};
+    manifest_file written;
+    TRY(open_sealed(&source, c, file->name));
+    TRY(checkpoint_put(&written, to, c->buffer, checkpoint_bytes, &source));
+    bool same = written.crc32c == file->crc32c && written.bytes == file->bytes;
+    return same || !file->has_crc32c ? STATUS_OK : find_damaged(c, file->name);
+}
+
+static status copy_all(copying *c, const fragment_owner *owner)
+{
+    AUTO_FREE char *path = checkpoint_fragment(c->folder, owner->rank);
+    RELEASED_BY(mapping_close) mapping listed = {0};
+    TRY(atomic_make_own_folder(c->to));
+    TRY(read_seal(c, owner));
+    TRY(open_sealed(&listed, c, strrchr(path, '/') + 1)); /* it says which files there are: not believed before */
+    TRY(visit_all(c->folder, owner, copy_file, c));
+    return atomic_sync_folder(c->to);
 }
 
 status share_copy(bool *damaged, const char *to, const share_place *from, const fragment_owner *owner, char *buffer)
 {
     copying c = {.to = to, .from = from, .folder = checkpoint_temporary(from->folder, owner->name), .buffer = buffer};
-    AUTO_FREE char *path = checkpoint_fragment(c.folder, owner->rank);
-    RELEASED_BY(mapping_close) mapping listed = {0};
-    status s = atomic_make_own_folder(to);
-    if (s == STATUS_OK)
-        s = read_seal(&c, owner);
-    if (s == STATUS_OK) /* it says which files there are: it is looked at before it is believed */
-        s = open_sealed(&listed, &c, strrchr(path, '/') + 1);
-    if (s == STATUS_OK)
-        s = visit_all(c.folder, owner, copy_file, &c);
-    if (s == STATUS_OK)
-        s = atomic_sync_folder(to);
+    status s = copy_all(&c, owner);
     *damaged = c.damaged;
     free(c.seal);
     free(c.folder);
@@ -266,18 +252,9 @@ status share_copy(bool *damaged, const char *to, const share_place *from, const 
 status share_put_meta(const char *folder, json_t *meta, char *buffer)
 {
     AUTO_FREE char *text = json_dumps(meta, JSON_COMPACT), *path = must_format("%s/" META, folder);
-    char tail[META_TAIL_BYTES + 1];
     MUST(text, "a checkpoint's meta cannot be written");
-    snprintf(tail, sizeof tail, META_TAIL, crc32c(0, text, (int64_t)strlen(text)));
-    direct out;
-    status s = direct_open(&out, path, buffer, CHECKPOINT_WRITER_BUFFER);
-    if (s == STATUS_OK) {
-        s = direct_write(&out, text, (int64_t)strlen(text), NULL);
-        if (s == STATUS_OK)
-            s = direct_write(&out, tail, META_TAIL_BYTES, NULL);
-        s = direct_close(&out, s);
-    }
-    return s;
+    AUTO_FREE char *whole = must_format("%s" META_TAIL, text, crc32c(0, text, (int64_t)strlen(text)));
+    return put_text(path, whole, buffer);
 }
 
 status share_take_meta(json_t **out, const char *folder)
@@ -306,10 +283,8 @@ status share_owner(bool *is_one, fragment_owner *out, char *run, const char *fol
     *is_one = false;
     if (sscanf(file, "fragment-%d", &named) != 1)
         return STATUS_OK;
-    char *path = must_format("%s/%s", folder, file);
-    status s = reading_at(&got, text, path, 0, sizeof text - 1);
-    free(path);
-    TRY(s);
+    AUTO_FREE char *path = must_format("%s/%s", folder, file);
+    TRY(reading_at(&got, text, path, 0, sizeof text - 1));
     text[got > 0 ? got : 0] = 0;
     if (sscanf(text, "fragment %d %33s %255s %d %d", &version, word, name, &rank, &ranks) != 5 ||
         strlen(word) >= MANIFEST_RUN || rank != named || rank < 0 || rank >= ranks)

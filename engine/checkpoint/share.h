@@ -10,9 +10,8 @@
 #include <jansson.h>
 
 #include "engine/checkpoint/fragment.h"
-#include "engine/files/siphash.h"
 
-enum { SHARE_FILES = 16 };
+enum { SHARE_FILES = 16, SHARE_SECRET = 16, SHARE_SUM = 33 }; /* SECRET: bytes; SUM: characters and a 0 */
 
 typedef struct share_file {
     char name[FRAGMENT_NAME];
@@ -22,8 +21,12 @@ typedef struct share_file {
 /* A folder of a node's memory, and the secret that shares in it are sealed by. */
 typedef struct share_place {
     const char *folder;
-    uint8_t secret[SIPHASH_KEY];
+    uint8_t secret[SHARE_SECRET];
 } share_place;
+
+/* SipHash-2-4 with a result of 128 bits: a checksum that nobody can make who does not know the secret, as they can a
+ * CRC. out: 32 hexadecimal digits, of the result's bytes in their order */
+void share_sum(char out[SHARE_SUM], const uint8_t secret[SHARE_SECRET], const void *data, int64_t bytes);
 
 /* What a share consists of: data, what goes with it, the position of the run (rank 0's share only), the seal, and last
  * the fragment. */
@@ -35,7 +38,7 @@ typedef struct share {
 status share_list(share *out, const char *folder, const fragment_owner *owner);
 
 /* Seals the share in `folder`, which is whole but for that. */
-status share_seal(const char *folder, const fragment_owner *owner, const uint8_t secret[SIPHASH_KEY], char *buffer);
+status share_seal(const char *folder, const fragment_owner *owner, const uint8_t secret[SHARE_SECRET], char *buffer);
 
 /* From the folder of `from` to another, through `buffer` (CHECKPOINT_WRITER_BUFFER bytes); fails if a file is not what
  * the seal says, so that what is copied is whole and the run's own. *damaged: it is not, or not there; else the storage

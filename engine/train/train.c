@@ -10,7 +10,7 @@
 #include "engine/run/trace.h"
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/host/incident_log.h"
 #include "engine/train/report/report.h"
 #include "engine/train/training_loop.h"

@@ -24,7 +24,6 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/crc32c.h"
 #include "engine/files/indexed.h"
-#include "engine/files/json_memory.h"
 #include "engine/system/mapping.h"
 #include "engine/files/sharded.h"
 #include "engine/text/documents.h"
@@ -392,7 +391,7 @@ int main(int argc, char **argv)
         execv("/proc/self/exe", argv);
         MUST(false, "cannot start %s again", argv[0]);
     }
-    json_memory_guard();
+    json_set_alloc_funcs(must_alloc, free); /* as the program does */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_without_memory_say_so_or_are_the_same),
         cmocka_unit_test(huggingface_without_memory_say_so_or_are_the_same),

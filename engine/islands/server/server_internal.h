@@ -2,7 +2,7 @@
  * begins, saving it), server_journal.c (what has been merged since). */
 #pragma once
 
-#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/system/lines.h"
 #include "engine/system/lock.h"
 #include "engine/islands/merge/outer_internal.h"

@@ -14,8 +14,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/system/retry.h"
-#include "engine/files/siphash.h"
-#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/share.h"
 #include "engine/state/nodes/node_shares.h"
 #include "memory/boot.h"
@@ -117,17 +116,17 @@ static void find_neighbours(node_copies *k)
 /* What all ranks know of RUN/memory. */
 typedef struct known {
     bool has_secret;
-    uint8_t secret[SIPHASH_KEY];
+    uint8_t secret[SHARE_SECRET];
     char id[MANIFEST_RUN];
 } known;
 
 /* A name that nobody can guess, and that does not tell the secret. */
-static char *memory_folder(const uint8_t secret[SIPHASH_KEY])
+static char *memory_folder(const uint8_t secret[SHARE_SECRET])
 {
     static const char what[] = "the folder's name";
     const char *node = getenv("PHALANX_NODE");
-    char name[SIPHASH_TEXT];
-    siphash_text(name, secret, what, sizeof what);
+    char name[SHARE_SUM];
+    share_sum(name, secret, what, sizeof what);
     return must_format(NODE_MEMORY "/phalanx-%u-%s%s%s", (unsigned)getuid(), name, node ? "." : "", node ? node : "");
 }
 
@@ -136,13 +135,13 @@ static char *memory_folder(const uint8_t secret[SIPHASH_KEY])
 static status read_known(known *out, const char *path)
 {
     AUTO_FREE char *text = NULL;
-    char secret[2 * SIPHASH_KEY + 1] = "";
+    char secret[2 * SHARE_SECRET + 1] = "";
     int64_t bytes;
     *out = (known){0};
     TRY(reading_file(&text, &bytes, path));
     int words = text ? sscanf(text, "%32[-0-9a-f] %32[0-9a-f]", out->id, secret) : 0;
-    out->has_secret = words == 2 && strlen(secret) == 2 * SIPHASH_KEY;
-    for (int i = 0; i < SIPHASH_KEY && out->has_secret; i++)
+    out->has_secret = words == 2 && strlen(secret) == 2 * SHARE_SECRET;
+    for (int i = 0; i < SHARE_SECRET && out->has_secret; i++)
         out->has_secret = sscanf(secret + 2 * i, "%2hhx", &out->secret[i]) == 1;
     if (text && !out->has_secret)
         log_warn("%s names no secret of this run: its copies in memory, if there are any, are not used", path);
@@ -153,8 +152,8 @@ static status read_known(known *out, const char *path)
 
 static status write_known(const node_copies *k)
 {
-    char text[2 * SIPHASH_KEY + 1];
-    for (int i = 0; i < SIPHASH_KEY; i++)
+    char text[2 * SHARE_SECRET + 1];
+    for (int i = 0; i < SHARE_SECRET; i++)
         snprintf(text + 2 * i, 3, "%02x", k->place.secret[i]);
     AUTO_FREE char *line = must_format("%s %s\n", *k->id ? k->id : "-", text);
     return atomic_replace_private(k->id_file, line, (int64_t)strlen(line));

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/system/direct.h"
 #include "engine/checkpoint/share.h"
 #include "engine/state/rank/state.h"

@@ -5,7 +5,7 @@
 
 #include "engine/islands/islands.h"
 #include "engine/system/atomic.h"
-#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/safetensors.h"
 #include "engine/state/rank/state.h"

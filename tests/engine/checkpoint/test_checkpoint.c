@@ -7,7 +7,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/system/crc32c.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"

@@ -39,8 +39,9 @@ status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const c
 /* Did the last share fail since a value is not finite? Then the one after it will, too. */
 bool checkpoint_writer_refused(const checkpoint_writer *w);
 
-/* One file, whose bytes `put` writes: through a buffer as above, fsynced and read back, and from the beginning if anything
- * fails that may pass: after a failed fsync nobody knows what is on the disk. Its length and checksum are in *out. */
+/* One file, whose bytes `put` writes: through a buffer as above, fsynced and read back, and from the beginning if
+ * anything fails that may pass: after a failed fsync nobody knows what is on the disk. Its length and checksum are in
+ * *out. */
 typedef status checkpoint_content(direct *out, void *context);
 status checkpoint_put(manifest_file *out, const char *path, char *buffer, checkpoint_content *put, void *context);
 /* The content of a `mapping`. */

@@ -6,6 +6,7 @@
 
 #include "engine/system/crc32c.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define TAIL       "end %08x\n"
 #define TAIL_BYTES 13
@@ -100,14 +101,12 @@ status fragment_parse(fragment *out, const char *text, int64_t bytes, const char
 
 status fragment_open(fragment *out, const char *path, const fragment_owner *owner)
 {
-    mapping file;
+    RELEASED_BY(mapping_close) mapping file = {0};
     TRY(mapping_open(&file, path));
-    status s = fragment_parse(out, (const char *)file.data, file.bytes, path, owner);
-    if (s == STATUS_OK)
-        out->file = file;
-    else
-        mapping_close(&file);
-    return s;
+    TRY(fragment_parse(out, (const char *)file.data, file.bytes, path, owner));
+    out->file = file;
+    file = (mapping){0};
+    return STATUS_OK;
 }
 
 void fragment_close(fragment *f)

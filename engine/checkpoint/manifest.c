@@ -167,14 +167,13 @@ static status check_extents(const manifest *m, const char *where)
             *next++ = (extent){.file = p->file, .tensor = i, .offset = p->offset, .end = p->offset + p->bytes};
         }
     qsort(all, (size_t)count, sizeof *all, compare_extent);
-    status s = STATUS_OK;
-    for (int i = 1; i < count && s == STATUS_OK; i++)
+    for (int i = 1; i < count; i++)
         if (all[i].file == all[i - 1].file && all[i].offset < all[i - 1].end) {
             const manifest_tensor *a = &m->tensors[all[i - 1].tensor], *b = &m->tensors[all[i].tensor];
-            s = status_fail(STATUS_FAILED, "%s: tensors %s/%s and %s/%s share bytes of %s", where, a->section, a->name,
-                            b->section, b->name, m->files[all[i].file].name);
+            return status_fail(STATUS_FAILED, "%s: tensors %s/%s and %s/%s share bytes of %s", where, a->section,
+                               a->name, b->section, b->name, m->files[all[i].file].name);
         }
-    return s;
+    return STATUS_OK;
 }
 
 status manifest_check(const manifest *m, const char *where)
@@ -339,25 +338,18 @@ status manifest_parse(manifest **out, const char *text, int64_t bytes, const cha
     if (body < 0 || memcmp(tail, text + body, MANIFEST_TAIL_BYTES) != 0)
         return status_fail(STATUS_FAILED, "%s: damaged or truncated: its checksum does not match", path);
     json_error_t error;
-    json_t *root = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
+    json_auto_t *root = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         return status_fail(STATUS_FAILED, "%s:%d: not valid JSON", path, error.line);
-    manifest *m = manifest_make(1);
-    status s = read_body(m, root, path);
-    json_decref(root);
-    if (s != STATUS_OK) {
-        manifest_free(m);
-        return s;
-    }
-    *out = m;
+    AUTO(manifest) *m = manifest_make(1);
+    TRY(read_body(m, root, path));
+    *out = TAKE(m);
     return STATUS_OK;
 }
 
 status manifest_read(manifest **out, const char *path)
 {
-    mapping file;
+    RELEASED_BY(mapping_close) mapping file = {0};
     TRY(mapping_open(&file, path));
-    status s = manifest_parse(out, (const char *)file.data, file.bytes, path);
-    mapping_close(&file);
-    return s;
+    return manifest_parse(out, (const char *)file.data, file.bytes, path);
 }

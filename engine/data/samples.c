@@ -126,7 +126,7 @@ void samples_locate(const samples *s, int *which, int64_t *sample, int64_t index
 
 static status open_source(source *out, samples *s, const char *path, stored *from)
 {
-    if (!stored_is(path))
+    if (!object_is_url(path))
         TRY(indexed_open(&out->data, path));
     else if (!from)
         return status_fail(STATUS_USAGE, "%s: a data set in an object store cannot be read here", path);

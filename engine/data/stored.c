@@ -22,11 +22,6 @@ struct stored {
     stored_set *sets;
 };
 
-bool stored_is(const char *prefix)
-{
-    return object_is_url(prefix);
-}
-
 status stored_look(bool *there, const char *prefix)
 {
     AUTO_FREE char *url = must_format("%s.idx", prefix), *key = NULL;
@@ -151,7 +146,7 @@ status stored_reader_open(stored_reader *out, const char *prefix)
 {
     stored_set *set;
     *out = (stored_reader){0};
-    if (!stored_is(prefix))
+    if (!object_is_url(prefix))
         return indexed_open(&out->data, prefix);
     out->from = stored_open_once();
     out->from->use = BLOCKS_IN_ORDER;

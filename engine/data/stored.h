@@ -14,8 +14,6 @@
 typedef struct stored stored;
 typedef struct stored_set stored_set;
 
-/* Does the prefix begin with s3:// ? */
-bool stored_is(const char *prefix);
 /* Is there a data set of that prefix in its store? */
 status stored_look(bool *there, const char *prefix);
 /* data.cache and data.cache_size of the configuration, which outlives the result; `sharers`: processes of this machine

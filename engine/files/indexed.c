@@ -35,26 +35,17 @@ struct indexed_writer {
     int64_t documents, capacity;
 };
 
-static void free_writer(indexed_writer *w)
-{
-    free(w->bin_path);
-    free(w->idx_path);
-    free(w->lengths);
-    free(w);
-}
-
 status indexed_writer_open(indexed_writer **out, const char *prefix, int64_t vocab_size)
 {
+    AUTO_FREE char *path = must_format("%s.bin", prefix);
+    atomic_file *bin;
+    TRY(atomic_open(&bin, path));
     indexed_writer *w = must_calloc(1, sizeof *w);
-    w->bin_path = must_format("%s.bin", prefix);
+    w->bin = bin;
+    w->bin_path = TAKE(path);
     w->idx_path = must_format("%s.idx", prefix);
     w->vocab_size = vocab_size;
     w->narrow = vocab_size < UINT16_VOCAB;
-    status s = atomic_open(&w->bin, w->bin_path);
-    if (s != STATUS_OK) {
-        free_writer(w);
-        return s;
-    }
     *out = w;
     return STATUS_OK;
 }
@@ -64,7 +55,10 @@ void indexed_writer_abandon(indexed_writer *w)
     if (!w)
         return;
     atomic_abandon(w->bin);
-    free_writer(w);
+    free(w->bin_path);
+    free(w->idx_path);
+    free(w->lengths);
+    free(w);
 }
 
 static status write_tokens(indexed_writer *w, const int32_t *tokens, int64_t count)

@@ -164,29 +164,23 @@ static status read_header(safetensors *s)
 
 status safetensors_parse(safetensors **out, const void *data, int64_t bytes, const char *path)
 {
-    safetensors *s = must_calloc(1, sizeof *s);
+    AUTO(safetensors) *s = must_calloc(1, sizeof *s);
     s->path = must_strdup(path);
     s->data = data;
     s->bytes = bytes;
-    status result = read_header(s);
-    if (result != STATUS_OK) {
-        safetensors_close(s);
-        return result;
-    }
-    *out = s;
+    TRY(read_header(s));
+    *out = TAKE(s);
     return STATUS_OK;
 }
 
 status safetensors_open(safetensors **out, const char *path)
 {
-    mapping file;
+    RELEASED_BY(mapping_close) mapping file = {0};
     TRY(mapping_open(&file, path));
-    status s = safetensors_parse(out, file.data, file.bytes, path);
-    if (s == STATUS_OK)
-        (*out)->file = file;
-    else
-        mapping_close(&file);
-    return s;
+    TRY(safetensors_parse(out, file.data, file.bytes, path));
+    (*out)->file = file;
+    file = (mapping){0};
+    return STATUS_OK;
 }
 
 void safetensors_close(safetensors *s)

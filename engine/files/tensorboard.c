@@ -153,12 +153,11 @@ static bool has_records_after(const mapping *file, int64_t whole)
 static status go_on(tensorboard *t, const char *folder)
 {
     mapping file;
-    char *name;
+    AUTO_FREE char *name = NULL;
     TRY(newest_file(&name, folder));
     if (!name)
         return STATUS_OK;
     t->path = must_format("%s/%s", folder, name);
-    free(name);
     TRY(lines_own(t->path));
     if (mapping_open(&file, t->path) == STATUS_OK) {
         int64_t whole = whole_records(&file), all = file.bytes;
@@ -206,16 +205,11 @@ static status start_session(tensorboard *t, int64_t first_step, double wall_time
 status tensorboard_open(tensorboard **out, const char *folder, int64_t first_step, double wall_time)
 {
     TRY(atomic_make_folders(folder));
-    tensorboard *t = must_calloc(1, sizeof *t);
+    AUTO(tensorboard) *t = must_calloc(1, sizeof *t);
     t->descriptor = -1;
-    status s = go_on(t, folder);
-    if (s == STATUS_OK)
-        s = t->descriptor >= 0 ? start_session(t, first_step, wall_time) : begin(t, folder, wall_time);
-    if (s != STATUS_OK) {
-        tensorboard_close(t);
-        return s;
-    }
-    *out = t;
+    TRY(go_on(t, folder));
+    TRY(t->descriptor >= 0 ? start_session(t, first_step, wall_time) : begin(t, folder, wall_time));
+    *out = TAKE(t);
     return STATUS_OK;
 }
 

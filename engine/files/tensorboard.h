@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct tensorboard tensorboard;
@@ -29,3 +30,4 @@ status tensorboard_open(tensorboard **out, const char *folder, int64_t first_ste
 status tensorboard_write(tensorboard *t, const tensorboard_value *values, int count, int64_t step, double wall_time);
 /* NULL is accepted. */
 void tensorboard_close(tensorboard *t);
+AUTO_CLOSES(tensorboard, tensorboard_close)

@@ -1,4 +1,4 @@
-#include "engine/mirror/mirror_fetch.h"
+#include "engine/mirror/mirror.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,12 +87,11 @@ static status check_manifest(job *j)
 /* A failed read of an object is the object's, if the store answers otherwise. The failure's words stay. */
 static void judge(job *j, download_fault fault)
 {
-    mirror_owner owner = {0};
+    RELEASED_BY(mirror_owner_free) mirror_owner owner = {0};
     AUTO_FREE char *words = must_strdup(status_message());
     j->damaged |= fault == DOWNLOAD_DAMAGED ||
                   (fault == DOWNLOAD_UNREAD && mirror_prefix_owner(&owner, j->s, j->prefix) == STATUS_OK);
     (void)status_fail(STATUS_FAILED, "%s", words);
-    free(owner.folder);
 }
 
 static void show(void *context, int64_t done)
@@ -172,11 +171,10 @@ static status fetch(bool *damaged, object_store *s, const mirror_prefix *p, cons
     char local[MIRROR_NAME];
     int64_t step = mirror_prefix_step(name);
     snprintf(local, sizeof local, "step-%08lld", (long long)step);
-    job j = {.s = s, .prefix = p, .how = how, .name = name};
+    RELEASED_BY(free_job) job j = {.s = s, .prefix = p, .how = how, .name = name};
     j.temporary = must_format("%s/.tmp-%s", how->folder, local);
     status result = fetch_into(&j, local);
     *damaged = j.damaged;
-    free_job(&j);
     return result;
 }
 
@@ -202,16 +200,14 @@ static void say_trouble(mirror_fetched *out, char *words)
  */
 static status look_at_place(checkpoint_place *out, object_store *s, const mirror_prefix *p, const char *name)
 {
-    job j = {.s = s, .prefix = p, .name = name};
+    RELEASED_BY(free_job) job j = {.s = s, .prefix = p, .name = name};
     *out = (checkpoint_place){.step = -1};
     status result = read_manifest(&j);
     if (result == STATUS_OK) {
         checkpoint_place_take(out, j.manifest->meta);
         out->step = mirror_prefix_step(name);
     }
-    result = j.damaged ? STATUS_OK : result;
-    free_job(&j);
-    return result;
+    return j.damaged ? STATUS_OK : result;
 }
 
 /* The mirror's checkpoints while one of them is chosen. */

@@ -16,19 +16,15 @@ enum { MOST_TEXT = 16 << 10, MOST_FOLDERS = 10000, MOST_FILES = 1000000 };
 
 status mirror_prefix_make(mirror_prefix *out, const char *url)
 {
-    char *bucket, *key;
+    AUTO_FREE char *bucket = NULL, *key = NULL;
     TRY(object_split(&bucket, &key, url));
     size_t length = strlen(key);
     while (length > 0 && key[length - 1] == '/')
         key[--length] = 0;
-    if (!*bucket || !*key) {
-        free(bucket);
-        free(key);
+    if (!*bucket || !*key)
         return status_fail(STATUS_USAGE, "%s names no place of a mirror: write s3://BUCKET/PREFIX", url);
-    }
-    *out = (mirror_prefix){
-        .url = must_format("s3://%s/%s", bucket, key), .bucket = bucket, .root = must_format("%s/", key)};
-    free(key);
+    *out = (mirror_prefix){.url = must_format("s3://%s/%s", bucket, key), .root = must_format("%s/", key)};
+    out->bucket = TAKE(bucket);
     return STATUS_OK;
 }
 
@@ -268,22 +264,20 @@ static status remove_checkpoint(object_store *s, const mirror_prefix *p, const c
 status mirror_prefix_prune(object_store *s, const mirror_prefix *p, int keep, int keep_every)
 {
     char latest[MIRROR_NAME];
-    mirror_checkpoints all;
+    RELEASED_BY(mirror_prefix_list_free) mirror_checkpoints all = {0};
     TRY(mirror_prefix_latest(latest, s, p));
     TRY(mirror_prefix_list(&all, s, p));
     int64_t last = mirror_prefix_step(latest), before = -1;
     int kept = 0;
-    status result = STATUS_OK;
-    for (int i = 0; i < all.count && result == STATUS_OK; i++) {
+    for (int i = 0; i < all.count; i++) {
         const mirror_checkpoint *c = &all.item[i];
         bool named = strcmp(c->name, latest) == 0, ahead = c->step > last;
         bool again = c->whole && (c->step == before || (c->step == last && !named));
         bool old = keep > 0 && kept >= keep && !(keep_every > 0 && c->step % keep_every == 0);
         if (!named && (!c->whole || again || (!ahead && old)))
-            result = remove_checkpoint(s, p, c->name);
+            TRY(remove_checkpoint(s, p, c->name));
         kept += c->whole && !again && !ahead;
         before = c->whole ? c->step : before;
     }
-    mirror_prefix_list_free(&all);
-    return result;
+    return STATUS_OK;
 }

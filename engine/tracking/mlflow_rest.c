@@ -110,17 +110,14 @@ bool mlflow_rest_gone(const mlflow_rest *m)
 
 status mlflow_rest_open(mlflow_rest **out, const char *address, const mlflow_login *login, const atomic_bool *stop)
 {
-    mlflow_rest *m = must_calloc(1, sizeof *m);
+    AUTO(mlflow_rest) *m = must_calloc(1, sizeof *m);
     *m = (mlflow_rest){.address = address, .address_length = strlen(address), .login = login, .stop = stop};
     while (m->address_length > 0 && address[m->address_length - 1] == '/')
         m->address_length--;
     m->body = must_alloc(MOST_BODY);
-    status s = http_open(&m->http);
-    if (s == STATUS_OK)
-        *out = m;
-    else
-        mlflow_rest_close(m);
-    return s;
+    TRY(http_open(&m->http));
+    *out = TAKE(m);
+    return STATUS_OK;
 }
 
 void mlflow_rest_close(mlflow_rest *m)
@@ -192,10 +189,8 @@ status mlflow_rest_create(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *
 status mlflow_rest_data(json_t **out, mlflow_rest *m, const char *run)
 {
     json_auto_t *answer = NULL;
-    char *path = must_format("runs/get?run_id=%s", run);
-    status s = ask(&answer, m, path, NULL);
-    free(path);
-    TRY(s);
+    AUTO_FREE char *path = must_format("runs/get?run_id=%s", run);
+    TRY(ask(&answer, m, path, NULL));
     json_t *data = json_object_get(json_object_get(answer, "run"), "data");
     *out = json_is_object(data) ? json_incref(data) : json_object();
     return STATUS_OK;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "engine/tracking/mlflow_login.h"
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct mlflow_rest mlflow_rest;
@@ -29,6 +30,7 @@ typedef enum mlflow_rest_state {
  * true. Nothing is sent yet. */
 status mlflow_rest_open(mlflow_rest **out, const char *address, const mlflow_login *login, const atomic_bool *stop);
 void mlflow_rest_close(mlflow_rest *m);
+AUTO_CLOSES(mlflow_rest, mlflow_rest_close)
 
 /* Why the last call failed: the server will never take that request, or there is no such run or experiment. Else it may
  * be tried again. */

@@ -497,18 +497,13 @@ static void copy_options(tracker *t, const tracker_options *from)
 
 status tracker_open(tracker **out, const tracker_options *options)
 {
-    tracker *t = must_calloc(1, sizeof *t);
+    AUTO(tracker) *t = must_calloc(1, sizeof *t);
     copy_options(t, options);
     snprintf(t->id, sizeof t->id, "%s", options->id);
     worker_init(&t->worker);
-    status s = mlflow_rest_open(&t->rest, t->options.address, t->options.login, &t->worker.stop);
-    if (s == STATUS_OK)
-        s = take_id(t);
-    if (s != STATUS_OK) {
-        tracker_close(t);
-        return s;
-    }
-    *out = t;
+    TRY(mlflow_rest_open(&t->rest, t->options.address, t->options.login, &t->worker.stop));
+    TRY(take_id(t));
+    *out = TAKE(t);
     return STATUS_OK;
 }
 

@@ -52,6 +52,7 @@ status tracker_go_on(tracker *t);
 void tracker_end(tracker *t, mlflow_rest_state state, int64_t ended, double seconds);
 /* NULL is accepted. What has not been sent stays in the file. */
 void tracker_close(tracker *t);
+AUTO_CLOSES(tracker, tracker_close)
 
 typedef struct tracker_counts {
     int64_t sent;     /* numbers that the server has taken from this start */

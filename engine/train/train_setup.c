@@ -58,7 +58,7 @@ static status check_sources(const config_sources *sources, const char *key, int6
         const char *prefix = sources->item[i].path;
         AUTO_FREE char *index = must_format("%s.idx", prefix);
         bool there = true;
-        if (!stored_is(prefix)) /* a store is asked when it is opened */
+        if (!object_is_url(prefix)) /* a store is asked when it is opened */
             TRY(atomic_look(&there, index));
         if (!there)
             return status_fail(STATUS_FAILED,

@@ -23,11 +23,11 @@ status dataset_make_parent(const char *path)
 
 status dataset_is_here(const char *option, const char *path)
 {
-    return stored_is(path) ? status_fail(STATUS_USAGE,
-                                         "%s %s: it is written to this machine: name a place here, then copy the "
-                                         "files to the store",
-                                         option, path)
-                           : STATUS_OK;
+    return object_is_url(path) ? status_fail(STATUS_USAGE,
+                                             "%s %s: it is written to this machine: name a place here, then copy the "
+                                             "files to the store",
+                                             option, path)
+                               : STATUS_OK;
 }
 
 status dataset_prepare(const char *prefix, bool force)

@@ -105,7 +105,7 @@ static char *part_path(const options *o, int part)
 
 static status check_input(const options *o)
 {
-    if (stored_is(o->prefix)) /* a store says itself what it lacks */
+    if (object_is_url(o->prefix)) /* a store says itself what it lacks */
         return o->output ? STATUS_OK
                          : status_fail(STATUS_USAGE,
                                        "%s is a store's: name a place on this machine for the two parts, --output BASE",

@@ -23,8 +23,8 @@ typedef struct kind {
 static bool is_data(const char *path)
 {
     AUTO_FREE char *index = must_format("%s.idx", path);
-    bool yes =
-        inspect_ends_with(path, ".idx") || inspect_ends_with(path, ".bin") || stored_is(path) || atomic_exists(index);
+    bool yes = inspect_ends_with(path, ".idx") || inspect_ends_with(path, ".bin") || object_is_url(path) ||
+               atomic_exists(index);
     return yes;
 }
 
@@ -131,7 +131,7 @@ int inspect_main(int argc, char **argv)
     AUTO_FREE char *folder = NULL;
     bool data = false; /* in a store */
     status s = folder_local(&folder, argv[1], r.verify ? FOLDER_WHOLE : FOLDER_HEADERS);
-    if (s != STATUS_OK && stored_is(argv[1])) {
+    if (s != STATUS_OK && object_is_url(argv[1])) {
         AUTO_FREE char *words = must_strdup(status_message());
         s = stored_look(&data, argv[1]) == STATUS_OK && data ? STATUS_OK : status_fail(s, "%s", words);
     }

@@ -129,7 +129,7 @@ static status read_tokens(json_t *object, const indexed *x)
 static status open_set(indexed **out, stored **store, const char *prefix)
 {
     stored_set *set;
-    if (!stored_is(prefix))
+    if (!object_is_url(prefix))
         return indexed_open(out, prefix);
     *store = stored_open_once();
     return stored_indexed(out, &set, *store, prefix, true);

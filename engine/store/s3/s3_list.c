@@ -148,7 +148,7 @@ static status check_page(page *p, int64_t from)
 
 static status fetch_page(page *p, object_store *s)
 {
-    s3_reply r;
+    RELEASED_BY(s3_reply_free) s3_reply r = {0};
     s3_call c = {.method = "GET", .doing = "list", .key = ""};
     AUTO_FREE char *before = must_strdup(p->token);
     c.query[c.queries++] = (http_pair){"list-type", "2"};
@@ -161,24 +161,21 @@ static status fetch_page(page *p, object_store *s)
     int64_t had = p->list->count;
     p->listed = p->coded = p->truncated = false;
     p->token[0] = 0;
-    status result = s3_perform(&r, s, &c);
+    TRY(s3_perform(&r, s, &c));
     c.key = p->prefix; /* for messages */
-    if (result == STATUS_OK) {
-        p->entry = (object_entry){.bytes = -1};
-        result = xml_read(r.text ? r.text : "", r.bytes, take, p);
-        if (result == STATUS_OK)
-            result = check_page(p, had);
-        if (result != STATUS_OK) {
-            char *why = p->wrong ? must_format("the store's list has %s", p->wrong) : must_strdup(status_message());
-            result = s3_refuse(s, &c, why);
-            free(why);
-        }
-    }
-    if (result == STATUS_OK && p->truncated && (!*p->token || !strcmp(p->token, before) || p->list->count == had))
-        result = s3_refuse(s, &c, "the store's list does not go on where it ended");
+    p->entry = (object_entry){.bytes = -1};
+    status read = xml_read(r.text ? r.text : "", r.bytes, take, p);
     forget(&p->entry);
-    s3_reply_free(&r);
-    return result;
+    if (read == STATUS_OK)
+        read = check_page(p, had);
+    if (read != STATUS_OK) {
+        AUTO_FREE char *why =
+            p->wrong ? must_format("the store's list has %s", p->wrong) : must_strdup(status_message());
+        return s3_refuse(s, &c, why);
+    }
+    if (p->truncated && (!*p->token || !strcmp(p->token, before) || p->list->count == had))
+        return s3_refuse(s, &c, "the store's list does not go on where it ended");
+    return STATUS_OK;
 }
 
 static int compare(const void *a, const void *b)

@@ -90,7 +90,8 @@ status object_upload_part(object_upload *u, object_store *s, int number, const v
  * part's ETag is no MD5. */
 static void expected_etag(char out[OBJECT_ETAG], const object_upload *u)
 {
-    unsigned char *sums = must_alloc(16 * (unsigned long)u->parts), hash[EVP_MAX_MD_SIZE];
+    AUTO_FREE unsigned char *sums = must_alloc(16 * (unsigned long)u->parts);
+    unsigned char hash[EVP_MAX_MD_SIZE];
     bool known = true;
     *out = 0;
     for (int i = 0; i < u->parts && known; i++) {
@@ -102,7 +103,6 @@ static void expected_etag(char out[OBJECT_ETAG], const object_upload *u)
         }
     }
     known = known && EVP_Digest(sums, 16 * (size_t)u->parts, hash, NULL, EVP_md5(), NULL) == 1;
-    free(sums);
     size_t used = known ? (size_t)snprintf(out, OBJECT_ETAG, "\"") : 0;
     for (int k = 0; k < 16 && known; k++)
         used += (size_t)snprintf(out + used, OBJECT_ETAG - used, "%02x", hash[k]);
@@ -112,26 +112,24 @@ static void expected_etag(char out[OBJECT_ETAG], const object_upload *u)
 
 static char *list_of_parts(const object_upload *u)
 {
-    size_t room = 64 + (size_t)u->parts * (OBJECT_ETAG * 6 + 128), used = 0;
-    char *out = must_alloc(room);
-    used += (size_t)snprintf(out, room, "<CompleteMultipartUpload>");
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(out, "out of host memory");
+    fputs("<CompleteMultipartUpload>", out);
     for (int i = 0; i < u->parts; i++) {
         const part *p = &u->part[i];
-        used += (size_t)snprintf(out + used, room - used, "<Part><PartNumber>%d</PartNumber><ETag>", i + 1);
+        fprintf(out, "<Part><PartNumber>%d</PartNumber><ETag>", i + 1);
         for (const char *at = p->etag; *at; at++)
-            used += (size_t)snprintf(out + used, room - used,
-                                     *at == '"'   ? "&quot;"
-                                     : *at == '&' ? "&amp;"
-                                     : *at == '<' ? "&lt;"
-                                                  : "%c",
-                                     *at);
-        used += (size_t)snprintf(out + used, room - used, "</ETag>");
+            fprintf(out, *at == '"' ? "&quot;" : *at == '&' ? "&amp;" : *at == '<' ? "&lt;" : "%c", *at);
+        fputs("</ETag>", out);
         if (p->has_crc32c)
-            used += (size_t)snprintf(out + used, room - used, "<ChecksumCRC32C>%s</ChecksumCRC32C>", p->crc32c);
-        used += (size_t)snprintf(out + used, room - used, "</Part>");
+            fprintf(out, "<ChecksumCRC32C>%s</ChecksumCRC32C>", p->crc32c);
+        fputs("</Part>", out);
     }
-    snprintf(out + used, room - used, "</CompleteMultipartUpload>");
-    return out;
+    fputs("</CompleteMultipartUpload>", out);
+    MUST(fclose(out) == 0, "out of host memory");
+    return text;
 }
 
 /* Is the object there, and the one that the parts make? An answer that was lost may have said so. */

@@ -7,7 +7,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
-#include "engine/mirror/mirror_fetch.h"
+#include "engine/mirror/mirror.h"
 #include "engine/train/report/report.h"
 #include "engine/train/saves/training_saves_internal.h"
 #include "memory/log.h"

@@ -2,11 +2,12 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 /* Three significant digits and the unit in which the number is below `step`. */
-static void scaled(char out[UNITS_TEXT], double value, double step, const char *const *unit, int units)
+static const char *scaled(char out[UNITS_TEXT], double value, double step, const char *const *unit, int units)
 {
     int i = 0;
     while (i < units - 1 && fabs(value) >= step * 0.9995) {
@@ -15,28 +16,28 @@ static void scaled(char out[UNITS_TEXT], double value, double step, const char *
     }
     int decimals = i == 0 ? 0 : fabs(value) < 9.995 ? 2 : fabs(value) < 99.95 ? 1 : 0;
     snprintf(out, UNITS_TEXT, "%.*f%s", decimals, value, unit[i]);
+    return out;
 }
 
-void units_bytes(char out[UNITS_TEXT], double bytes)
+const char *units_bytes(char out[UNITS_TEXT], double bytes)
 {
     static const char *const unit[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
-    scaled(out, bytes, 1024, unit, 6);
+    return scaled(out, bytes, 1024, unit, 6);
 }
 
-void units_count(char out[UNITS_TEXT], double count)
+const char *units_count(char out[UNITS_TEXT], double count)
 {
     static const char *const unit[] = {"", "k", "M", "B", "T"};
-    scaled(out, count, 1000, unit, 5);
+    return scaled(out, count, 1000, unit, 5);
 }
 
-void units_duration(char out[UNITS_TEXT], double seconds)
+const char *units_duration(char out[UNITS_TEXT], double seconds)
 {
-    if (!(seconds >= 0 && seconds < 1e10)) {
+    bool known = seconds >= 0 && seconds < 1e10;
+    int64_t s = known ? llround(seconds) : 0;
+    if (!known)
         snprintf(out, UNITS_TEXT, "?");
-        return;
-    }
-    int64_t s = llround(seconds);
-    if (seconds < 9.95)
+    else if (seconds < 9.95)
         snprintf(out, UNITS_TEXT, "%.1fs", seconds);
     else if (s < 60)
         snprintf(out, UNITS_TEXT, "%" PRId64 "s", s);
@@ -46,4 +47,5 @@ void units_duration(char out[UNITS_TEXT], double seconds)
         snprintf(out, UNITS_TEXT, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
     else
         snprintf(out, UNITS_TEXT, "%" PRId64 "d %02d:%02d", s / 86400, (int)(s / 3600 % 24), (int)(s / 60 % 60));
+    return out;
 }

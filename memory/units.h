@@ -1,8 +1,12 @@
-/* Numbers as a person reads them: three significant digits and a unit. */
+/* Numbers as a person reads them: three significant digits and a unit. Each function returns its `out`. */
 #pragma once
 
 /* Every text below fits. */
 enum { UNITS_TEXT = 32 };
-void units_bytes(char out[UNITS_TEXT], double bytes);      /* 512 B, 1.50 KiB, 10.0 GiB */
-void units_count(char out[UNITS_TEXT], double count);      /* 950, 1.20k, 124M, 8.03B */
-void units_duration(char out[UNITS_TEXT], double seconds); /* 4.2s, 1:05, 2:03:04, 3d 04:05 */
+const char *units_bytes(char out[UNITS_TEXT], double bytes);      /* 512 B, 1.50 KiB, 10.0 GiB */
+const char *units_count(char out[UNITS_TEXT], double count);      /* 950, 1.20k, 124M, 8.03B */
+const char *units_duration(char out[UNITS_TEXT], double seconds); /* 4.2s, 1:05, 2:03:04, 3d 04:05 */
+
+/* The same in an argument: the text lives as long as the block that the macro is in. */
+#define BYTES_TEXT(bytes) units_bytes((char[UNITS_TEXT]){0}, (double)(bytes))
+#define COUNT_TEXT(count) units_count((char[UNITS_TEXT]){0}, (double)(count))

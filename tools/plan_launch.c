@@ -1,6 +1,5 @@
 #include "tools/plan_launch.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,45 +47,42 @@ static void print_word(FILE *out, const char *word)
     fputc('\'', out);
 }
 
-static void print_arguments(FILE *out, const options_said *said)
+/* The command line's file and keys, a space before each; the caller's. */
+static char *arguments_text(const options_said *said)
 {
-    if (said->file) {
+    char *text;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(out, "out of host memory");
+    for (int i = said->file ? -1 : 0; i < said->overrides; i++) {
         fputc(' ', out);
-        print_word(out, said->file);
+        print_word(out, i < 0 ? said->file : said->override[i]);
     }
-    for (int i = 0; i < said->overrides; i++) {
-        fputc(' ', out);
-        print_word(out, said->override[i]);
-    }
+    MUST(fclose(out) == 0, "out of host memory");
+    return text;
 }
 
-/* On one node nobody needs a host file. */
-static void print_mpirun(FILE *out, int ranks, int node_ranks, const options_said *said)
-{
-    fprintf(out, "mpirun -np %d", ranks);
-    if (ranks > node_ranks)
-        fprintf(out, " --hostfile hosts --map-by ppr:%d:node", node_ranks);
-    fputs(" phalanx train", out);
-    print_arguments(out, said);
-}
+enum { MPIRUN, SLURM, LAUNCHERS };
 
-static void print_slurm(FILE *out, const config *c, int ranks, int node_ranks, const options_said *said)
+/* How each launcher starts the ranks; both are the caller's. On one node nobody needs a host file. */
+static void lines_of(char *out[LAUNCHERS], const config *c, int ranks, int node_ranks, const options_said *said)
 {
     int tasks = ranks < node_ranks ? ranks : node_ranks;
-    fprintf(out, "sbatch --nodes=%d --ntasks-per-node=%d", (ranks + tasks - 1) / tasks, tasks);
-    if (c->train.device != CONFIG_CPU)
-        fprintf(out, " --gpus-per-node=%d", tasks);
-    fputs(" tools/slurm/train.sbatch", out);
-    print_arguments(out, said);
+    AUTO_FREE char *arguments = arguments_text(said);
+    AUTO_FREE char *hosts = must_format(" --hostfile hosts --map-by ppr:%d:node", node_ranks);
+    AUTO_FREE char *gpus = must_format(" --gpus-per-node=%d", tasks);
+    out[MPIRUN] = must_format("mpirun -np %d%s phalanx train%s", ranks, ranks > node_ranks ? hosts : "", arguments);
+    out[SLURM] = must_format("sbatch --nodes=%d --ntasks-per-node=%d%s tools/slurm/train.sbatch%s",
+                             (ranks + tasks - 1) / tasks, tasks, c->train.device != CONFIG_CPU ? gpus : "", arguments);
 }
 
 void plan_launch_lines(FILE *out, const config *c, int ranks, int node_ranks, const options_said *said)
 {
-    fputs("launch            ", out);
-    print_mpirun(out, ranks, node_ranks, said);
-    fputs("\n                  ", out);
-    print_slurm(out, c, ranks, node_ranks, said);
-    fputc('\n', out);
+    char *line[LAUNCHERS];
+    lines_of(line, c, ranks, node_ranks, said);
+    fprintf(out, "launch            %s\n                  %s\n", line[MPIRUN], line[SLURM]);
+    free(line[MPIRUN]);
+    free(line[SLURM]);
 }
 
 /* ---- said -------------------------------------------------------------------------------------------------------- */
@@ -94,50 +90,31 @@ void plan_launch_lines(FILE *out, const config *c, int ranks, int node_ranks, co
 void plan_launch_print(FILE *out, const config *c, const plan *p, const options_said *said)
 {
     course r = course_of(c, p);
-    char tokens[UNITS_TEXT], hours[UNITS_TEXT], one[UNITS_TEXT], all[UNITS_TEXT], left[UNITS_TEXT];
     bool gpu = p->profile.capacity > 0;
-    units_count(tokens, r.tokens);
-    units_count(hours, r.gpu_hours);
-    units_bytes(one, (double)r.checkpoint);
-    units_bytes(all, (double)r.kept);
-    units_bytes(left, (double)r.free);
     fprintf(out, "\nrun               %lld steps (train.steps), %s tokens: %.3g days, %s %s hours\n",
-            (long long)c->train.steps, tokens, r.seconds / 86400, hours, gpu ? "GPU" : "rank");
-    fprintf(out, "checkpoint        %s each", one);
+            (long long)c->train.steps, COUNT_TEXT(r.tokens), r.seconds / 86400, COUNT_TEXT(r.gpu_hours),
+            gpu ? "GPU" : "rank");
+    fprintf(out, "checkpoint        %s each", BYTES_TEXT(r.checkpoint));
     if (r.kept)
-        fprintf(out, "; checkpoint.keep = %d of them and the one being written: %s\n", c->checkpoint.keep, all);
+        fprintf(out, "; checkpoint.keep = %d of them and the one being written: %s\n", c->checkpoint.keep,
+                BYTES_TEXT(r.kept));
     else
         fputs("; all are kept (checkpoint.keep = 0)\n", out);
     if (gpu && r.free >= 0)
-        fprintf(out, "free              %s of the GPU that needs most\n", left);
+        fprintf(out, "free              %s of the GPU that needs most\n", BYTES_TEXT(r.free));
     if (r.free >= 0 || !gpu)
         plan_launch_lines(out, c, p->options.grid.ranks, p->profile.node_ranks, said);
 }
 
-char *plan_launch_json(const config *c, const plan *p, const options_said *said)
+void plan_launch_facts(fact_writer *out, const config *c, const plan *p, const options_said *said)
 {
     course r = course_of(c, p);
-    char *line[2] = {NULL, NULL};
-    for (int i = 0; i < 2; i++) {
-        size_t bytes;
-        FILE *out = open_memstream(&line[i], &bytes);
-        MUST(out, "out of host memory");
-        if (i == 0)
-            print_mpirun(out, p->options.grid.ranks, p->profile.node_ranks, said);
-        else
-            print_slurm(out, c, p->options.grid.ranks, p->profile.node_ranks, said);
-        MUST(fclose(out) == 0, "out of host memory");
-    }
-    json_t *run = json_pack("{s:I, s:f, s:f, s:f}", "steps", (json_int_t)c->train.steps, "tokens", r.tokens, "seconds",
-                            r.seconds, "gpu_hours", r.gpu_hours),
-           *launch = json_pack("{s:s, s:s}", "mpirun", line[0], "slurm", line[1]);
-    MUST(run && launch, "a command line is no text: bytes that are no UTF-8");
-    AUTO_FREE char *run_text = json_dumps(run, JSON_REAL_PRECISION(17)), *launch_text = json_dumps(launch, 0);
-    char *all = must_format("\"run\": %s,\n \"checkpoint_bytes\": %lld,\n \"free_bytes\": %lld,\n \"launch\": %s",
-                            run_text, (long long)r.checkpoint, (long long)r.free, launch_text);
-    json_decref(run);
-    json_decref(launch);
-    free(line[0]);
-    free(line[1]);
-    return all;
+    char *line[LAUNCHERS];
+    lines_of(line, c, p->options.grid.ranks, p->profile.node_ranks, said);
+    json_auto_t *run = json_pack("{s:I, s:f, s:f, s:f}", "steps", (json_int_t)c->train.steps, "tokens", r.tokens,
+                                 "seconds", r.seconds, "gpu_hours", r.gpu_hours);
+    FACTS(out, FACT("\n run", run), FACT("\n checkpoint_bytes", r.checkpoint), FACT("\n free_bytes", r.free));
+    FACTS_OBJECT(out, "\n launch", FACT("mpirun", line[MPIRUN]), FACT("slurm", line[SLURM]));
+    free(line[MPIRUN]);
+    free(line[SLURM]);
 }

@@ -101,7 +101,11 @@ static status plan_into(FILE *out, settings *s)
     if (ok == STATUS_OK)
         ok = plan_make(&p, &o, (profile[]){profile_named("h100")}, true, -1);
     if (ok == STATUS_OK) {
-        plan_text_json(out, &p, "");
+        fact_writer f = {.out = out};
+        facts_open(&f, "", '{');
+        plan_text_facts(&f, &p);
+        facts_close(&f, '}');
+        fputc('\n', out);
         ok = compile(&rank, &o);
     }
     if (ok == STATUS_OK)

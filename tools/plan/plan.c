@@ -64,51 +64,32 @@ static status list_rank(const compile_options *options, int rank)
 /* What this job as one of outer.slots islands sends to the others. */
 static void print_islands(const config *c, const plan *p, double bandwidth)
 {
-    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT], received[UNITS_TEXT], server[UNITS_TEXT],
-        queued[UNITS_TEXT];
     islands_plan o = islands_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
-    units_bytes(arena, (double)o.arena);
-    units_bytes(change, (double)o.change);
-    units_bytes(sent, (double)o.sent);
-    units_bytes(received, (double)o.received);
-    units_bytes(server, (double)o.server_arena);
     printf("\nislands           %d, merging every %d steps: a change is %s (%.1f x smaller than fp32); each island "
            "sends %s\n"
            "                  and receives %s, %.3g s at %.3g Gbit/s; %.1f%% of the time computes; %s of host "
            "memory a rank\n",
-           c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, received,
-           o.seconds, bandwidth / 1e9, 100 * o.computing, arena);
-    units_bytes(queued, (double)o.queued);
-    printf("                  and at most %s of answers that wait for other islands, a rank\n", queued);
+           c->outer.slots, c->outer.every, BYTES_TEXT(o.change), 4.0 * (double)p->parameters / (double)o.change,
+           BYTES_TEXT(o.sent), BYTES_TEXT(o.received), o.seconds, bandwidth / 1e9, 100 * o.computing,
+           BYTES_TEXT(o.arena));
+    printf("                  and at most %s of answers that wait for other islands, a rank\n", BYTES_TEXT(o.queued));
     if (o.server_arena > 0)
-        printf("                  phalanx server: %s of host memory on one rank, divided among several\n", server);
+        printf("                  phalanx server: %s of host memory on one rank, divided among several\n",
+               BYTES_TEXT(o.server_arena));
     if (o.epsilon > 0)
         printf("                  outer.noise %g: (epsilon %.3g, delta %g) differential privacy of each island over "
                "the run\n",
                c->outer.noise, o.epsilon, ISLANDS_DELTA);
 }
 
-/* A member of the JSON object, the caller's; "" for a job that is no island. */
-static char *islands_json(const config *c, const plan *p, double bandwidth)
+static void islands_facts(fact_writer *out, const config *c, const plan *p, double bandwidth)
 {
-    if (c->outer.every == 0)
-        return must_strdup("");
     islands_plan o = islands_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
-    return must_format(
-        "\"islands\": {\"every\": %d, \"slots\": %d, \"change_bytes\": %lld, \"bytes_sent\": %lld, "
-        "\"bytes_received\": %lld, \"bandwidth\": %.17g, \"merge_seconds\": %.17g, \"computing\": %.17g, "
-        "\"arena_bytes\": %lld, \"server_arena_bytes\": %lld, \"queued_bytes\": %lld, \"epsilon\": %.17g}",
-        c->outer.every, c->outer.slots, (long long)o.change, (long long)o.sent, (long long)o.received, bandwidth,
-        o.seconds, o.computing, (long long)o.arena, (long long)o.server_arena, (long long)o.queued, o.epsilon);
-}
-
-/* Appends a member to what is a list of them; frees both, and returns the new list. */
-static char *join_members(char *list, char *member)
-{
-    char *both = must_format("%s%s%s", list, *list && *member ? ",\n " : "", member);
-    free(member);
-    free(list);
-    return both;
+    FACTS_OBJECT(out, "\n islands", FACT("every", c->outer.every), FACT("slots", c->outer.slots),
+                 FACT("change_bytes", o.change), FACT("bytes_sent", o.sent), FACT("bytes_received", o.received),
+                 FACT("bandwidth", bandwidth), FACT("merge_seconds", o.seconds), FACT("computing", o.computing),
+                 FACT("arena_bytes", o.arena), FACT("server_arena_bytes", o.server_arena),
+                 FACT("queued_bytes", o.queued), FACT("epsilon", o.epsilon));
 }
 
 /* What options beside the configuration make of it; NULL without --data, without --load. */
@@ -137,6 +118,25 @@ static void print_text(const config *c, const plan *p, double bandwidth, const e
     plan_launch_print(stdout, c, p, e->said);
 }
 
+static void write_facts(const config *c, const plan *p, double bandwidth, const extras *e)
+{
+    plan_window window;
+    fact_writer f = {.out = stdout};
+    facts_open(&f, "", '{');
+    plan_text_facts(&f, p);
+    if (c->outer.every > 0)
+        islands_facts(&f, c, p, bandwidth);
+    plan_launch_facts(&f, c, p, e->said);
+    if (plan_window_measure(&window, p))
+        plan_window_facts(&f, &window, p);
+    if (e->data)
+        plan_data_facts(&f, e->data, c);
+    if (e->load)
+        plan_load_facts(&f, e->load, p);
+    facts_close(&f, '}');
+    putchar('\n');
+}
+
 /* Whether it fits comes first, and is the status: of the device that is named, or that the run would take. */
 static status print(const config *c, const plan *p, const extras *e, const wishes *w)
 {
@@ -145,15 +145,7 @@ static status print(const config *c, const plan *p, const extras *e, const wishe
     status fits = plan_text_verdict(p), s = STATUS_OK;
     AUTO_FREE char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
     if (w->json) {
-        plan_window window;
-        AUTO_FREE char *members = join_members(islands_json(c, p, bandwidth), plan_launch_json(c, p, e->said));
-        if (plan_window_measure(&window, p))
-            members = join_members(members, plan_window_json(&window, p));
-        if (e->data)
-            members = join_members(members, plan_data_json(e->data, c));
-        if (e->load)
-            members = join_members(members, plan_load_json(e->load, p));
-        plan_text_json(stdout, p, members);
+        write_facts(c, p, bandwidth, e);
     } else {
         if (fits != STATUS_OK)
             printf("%s\n\n", verdict);

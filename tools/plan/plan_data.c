@@ -1,6 +1,5 @@
 #include "tools/plan/plan_data.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 
 #include "engine/config/batch_ramp.h"
@@ -38,11 +37,11 @@ static status measure_steps(plan_data *out, const config *c, const compile_optio
     int64_t first = 0;
     for (int step = 0; step < out->count; step++) {
         int batch = batch_ramp_samples(c, batch_ramp_stage_of(c, step));
-        batch_facts facts;
-        TRY(batch_measure(&facts, &balanced, s, first, config_microbatches(&o->grid, o->micro_batch, batch)));
+        batch_facts of;
+        TRY(batch_measure(&of, &balanced, s, first, config_microbatches(&o->grid, o->micro_batch, batch)));
         first += batch;
         plan_data_step *at = &out->steps[step];
-        *at = (plan_data_step){facts.imbalance_of_halves, o->document_mask ? facts.imbalance : 0};
+        *at = (plan_data_step){of.imbalance_of_halves, o->document_mask ? of.imbalance : 0};
         out->mean.halves += at->halves;
         out->mean.documents += at->documents;
         take_most(&out->most.halves, at->halves);
@@ -106,7 +105,7 @@ static json_t *json_of(const plan_data_step *s)
                      s->documents > 0 ? json_real(s->documents) : json_null());
 }
 
-char *plan_data_json(const plan_data *d, const config *c)
+void plan_data_facts(fact_writer *out, const plan_data *d, const config *c)
 {
     json_t *steps = json_array();
     for (int i = 0; i < d->count; i++)
@@ -114,7 +113,5 @@ char *plan_data_json(const plan_data *d, const config *c)
     json_auto_t *all =
         json_pack("{s:s, s:i, s:o, s:o, s:o}", "balance", config_word(c, "parallel.context_balance"), "batches",
                   d->count, "mean", json_of(&d->mean), "most", json_of(&d->most), "steps", steps);
-    char *text = json_dumps(all, JSON_REAL_PRECISION(17)), *member = must_format("\"context_imbalance\": %s", text);
-    free(text);
-    return member;
+    FACTS(out, FACT("\n context_imbalance", all));
 }

@@ -2,10 +2,9 @@
  * global batches of the run are read and dealt as training does, so that each figure is that of the run's metrics. */
 #pragma once
 
-#include <stdio.h>
-
 #include "engine/compile/model/compiled.h"
 #include "engine/config/config.h"
+#include "engine/files/facts.h"
 
 /* The most that a context rank attends to over the mean, the mean of the first data rank's micro-batches of a step. */
 typedef struct plan_data_step {
@@ -23,5 +22,4 @@ typedef struct plan_data {
 status plan_data_predict(plan_data *out, const config *c, const compile_options *o, int batches);
 void plan_data_free(plan_data *d);
 void plan_data_print(FILE *out, const plan_data *d, const config *c);
-/* A member of plan's JSON object, the caller's. */
-char *plan_data_json(const plan_data *d, const config *c);
+void plan_data_facts(fact_writer *out, const plan_data *d, const config *c);

@@ -67,23 +67,19 @@ void plan_load_print(FILE *out, const plan_load *l, const plan *p)
             plan_neediest(p)->arena_rung);
 }
 
-char *plan_load_json(const plan_load *l, const plan *p)
+void plan_load_facts(fact_writer *out, const plan_load *l, const plan *p)
 {
     const load_outcome *of = &l->of;
-    char *rungs = must_strdup("");
-    for (int i = 0; i < of->rungs; i++) {
-        char *more = must_format("%s%s{\"plays\": %.17g, \"lacks_room\": %.17g, \"seconds\": %.17g}", rungs,
-                                 i ? ", " : "", of->plays[i], of->lacks[i], p->rung_seconds[i]);
-        free(rungs);
-        rungs = more;
-    }
-    char *all = must_format(
-        "\"load\": {\"kind\": \"%s\", \"sigma\": %.17g, \"draws\": %d, \"largest_expert\": %.17g, "
-        "\"largest_rank\": %.17g, \"slowest_rows\": %.17g,\n  \"choices\": %.17g, \"replays\": %.17g, "
-        "\"seconds_even\": "
-        "%.17g, \"seconds_loaded\": %.17g, \"seconds\": %.17g, \"arena_rung\": %d,\n  \"rungs\": [%s]}",
-        load_word(l->law.kind), l->law.sigma, l->law.draws, of->expert, of->rank, of->slowest, of->choices, of->replays,
-        p->even_seconds, p->timing.seconds, loaded_seconds(l, p), plan_neediest(p)->arena_rung, rungs);
-    free(rungs);
-    return all;
+    facts_open(out, "\n load", '{');
+    FACTS(out, FACT("kind", load_word(l->law.kind)), FACT("sigma", l->law.sigma), FACT("draws", l->law.draws),
+          FACT("largest_expert", of->expert), FACT("largest_rank", of->rank), FACT("slowest_rows", of->slowest),
+          FACT("\n  choices", of->choices), FACT("replays", of->replays), FACT("seconds_even", p->even_seconds),
+          FACT("seconds_loaded", p->timing.seconds), FACT("seconds", loaded_seconds(l, p)),
+          FACT("arena_rung", plan_neediest(p)->arena_rung));
+    facts_open(out, "\n  rungs", '[');
+    for (int i = 0; i < of->rungs; i++)
+        FACTS_OBJECT(out, "", FACT("plays", of->plays[i]), FACT("lacks_room", of->lacks[i]),
+                     FACT("seconds", p->rung_seconds[i]));
+    facts_close(out, ']');
+    facts_close(out, '}');
 }

@@ -1,10 +1,9 @@
 /* What a plan says of a load of experts (engine/compile/plan/load.h): --load of plan and timeline. */
 #pragma once
 
-#include <stdio.h>
-
 #include "engine/compile/plan/load.h"
 #include "engine/compile/plan/plan.h"
+#include "engine/files/facts.h"
 
 /* The options' help. */
 #define PLAN_LOAD_HELP                                                                                                 \
@@ -19,5 +18,4 @@ typedef struct plan_load {
 status plan_load_open(plan_load *out, profile *prices, const char *text, const compile_options *o);
 void plan_load_close(plan_load *l);
 void plan_load_print(FILE *out, const plan_load *l, const plan *p);
-/* A member of plan's JSON object, the caller's. */
-char *plan_load_json(const plan_load *l, const plan *p);
+void plan_load_facts(fact_writer *out, const plan_load *l, const plan *p);

@@ -99,15 +99,13 @@ static int64_t free_of(const search_result *r, int64_t whole)
 static void print_row(const search *s, const config *c, int number, int64_t whole)
 {
     const search_result *r = &s->results[number - 1], *best = &s->results[0];
-    char layout[LAYOUT_TEXT], why[WHY_TEXT], memory[UNITS_TEXT], left[UNITS_TEXT], rate[UNITS_TEXT];
+    char layout[LAYOUT_TEXT], why[WHY_TEXT];
     double tokens = (double)config_step_tokens(c), days = r->seconds * (double)c->train.steps / 86400;
     layout_text(layout, &r->layout, shown_coordinates(s), c->model.shape.experts > 0);
     why_text(why, r, best);
-    units_bytes(memory, (double)(r->arena + r->beside));
-    units_bytes(left, (double)free_of(r, whole));
-    units_count(rate, tokens / r->seconds);
-    printf("%3d %8.4g %9s %5.1f%% %9s %9s %6.1f%% %6.1f%% %8.3g | %-48s %s\n", number, r->seconds, rate, 100 * r->mfu,
-           memory, left, 100 * r->bubble, 100 * exposed_of(r) / r->seconds, days, layout, why);
+    printf("%3d %8.4g %9s %5.1f%% %9s %9s %6.1f%% %6.1f%% %8.3g | %-48s %s\n", number, r->seconds,
+           COUNT_TEXT(tokens / r->seconds), 100 * r->mfu, BYTES_TEXT(r->arena + r->beside),
+           BYTES_TEXT(free_of(r, whole)), 100 * r->bubble, 100 * exposed_of(r) / r->seconds, days, layout, why);
 }
 
 static void print_found(const search *s, const config *c)
@@ -152,20 +150,35 @@ static void print_table(const search *s, const config *c, int ranks, int64_t who
     print_found(s, c);
 }
 
-static void json_row(const search_result *r, const config *c, int64_t whole)
+static void row_facts(fact_writer *out, const search_result *r, const config *c, int64_t whole)
 {
     const search_layout *l = &r->layout;
-    printf("{\"step_seconds\": %.17g, \"estimated_seconds\": %.17g, \"tokens_per_second\": %.17g, \"mfu\": %.17g, "
-           "\"bubble\": %.17g, \"exposed_seconds\": %.17g, \"memory_bytes\": %lld, \"free_bytes\": %lld, ",
-           r->seconds, l->seconds, (double)config_step_tokens(c) / r->seconds, r->mfu, r->bubble, exposed_of(r),
-           (long long)(r->arena + r->beside), (long long)free_of(r, whole));
-    plan_text_coordinates(stdout, l->of.size, grid_named(l->of.size));
+    facts_open(out, "\n  ", '{');
+    FACTS(out, FACT("step_seconds", r->seconds), FACT("estimated_seconds", l->seconds),
+          FACT("tokens_per_second", (double)config_step_tokens(c) / r->seconds), FACT("mfu", r->mfu),
+          FACT("bubble", r->bubble), FACT("exposed_seconds", exposed_of(r)), FACT("memory_bytes", r->arena + r->beside),
+          FACT("free_bytes", free_of(r, whole)));
+    plan_text_coordinates(out, l->of.size, grid_named(l->of.size));
     if (c->model.shape.experts > 0)
-        printf("\"expert\": %d, \"replays\": %.17g, ", l->of.expert, r->replays);
-    printf("\"sequence\": %s, \"virtual_stages\": %d, \"schedule\": \"%s\", \"zero\": %d, \"micro_batch\": %d, "
-           "\"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
-           l->of.sequence ? "true" : "false", l->of.virtual_stages, schedule_name(l->of.schedule), l->of.zero,
-           l->micro_batch, recompute_word(l), config_word_of("parallel.vocabulary", (int)l->of.vocabulary));
+        FACTS(out, FACT("expert", l->of.expert), FACT("replays", r->replays));
+    FACTS(out, FACT("sequence", l->of.sequence), FACT("virtual_stages", l->of.virtual_stages),
+          FACT("schedule", schedule_name(l->of.schedule)), FACT("zero", l->of.zero),
+          FACT("micro_batch", l->micro_batch), FACT("recompute", recompute_word(l)),
+          FACT("vocabulary", config_word_of("parallel.vocabulary", (int)l->of.vocabulary)));
+    facts_close(out, '}');
+}
+
+static void write_facts(const search *s, const config *c, int64_t whole)
+{
+    fact_writer f = {.out = stdout};
+    facts_open(&f, "", '{');
+    FACTS(&f, FACT("layouts", s->layouts), FACT("exact", s->exact));
+    facts_open(&f, "results", '[');
+    for (int i = 0; i < s->count; i++)
+        row_facts(&f, &s->results[i], c, whole);
+    facts_close(&f, ']');
+    facts_close(&f, '}');
+    putchar('\n');
 }
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
@@ -202,18 +215,16 @@ static status write_best(const char *path, const search *s, const search_terms *
 
 static status say_nothing_fits(const search *s, int64_t memory)
 {
-    char sizes[GRID_WORDS], needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
+    char sizes[GRID_WORDS];
     double all = (double)(s->least.arena + s->least.beside);
     const config_layout *l = &s->least.layout.of;
     grid_words(sizes, l->size, grid_named(l->size), ", ", NULL);
-    units_bytes(needs, all);
-    units_bytes(has, (double)memory);
-    units_bytes(more, all - (double)memory);
     return status_fail(
         STATUS_USAGE,
         "nothing fits: the smallest of %d layouts (%s, ZeRO %d, micro-batch %d) needs %s a rank, %s more "
         "than %s: use more ranks, or narrower states",
-        s->layouts, sizes, l->zero, s->least.layout.micro_batch, needs, more, has);
+        s->layouts, sizes, l->zero, s->least.layout.micro_batch, BYTES_TEXT(all), BYTES_TEXT(all - (double)memory),
+        BYTES_TEXT(memory));
 }
 
 status plan_search(const config *c, const profile *prices, const op_backend *backend, const plan_search_wishes *w)
@@ -241,12 +252,7 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
     status ok = s.count ? STATUS_OK : say_nothing_fits(&s, t.memory);
     int64_t whole = w->memory ? t.memory : prices->capacity;
     if (ok == STATUS_OK && w->json) {
-        printf("{\"layouts\": %d, \"exact\": %d, \"results\": [", s.layouts, s.exact);
-        for (int i = 0; i < s.count; i++) {
-            fputs(i ? ",\n  " : "\n  ", stdout);
-            json_row(&s.results[i], c, whole);
-        }
-        fputs("]}\n", stdout);
+        write_facts(&s, c, whole);
     } else if (ok == STATUS_OK) {
         print_legend(&s, c, prices, w->ranks, clock_seconds() - began);
         print_table(&s, c, w->ranks, whole);

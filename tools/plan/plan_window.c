@@ -20,21 +20,17 @@ bool plan_window_measure(plan_window *out, const plan *p)
 
 void plan_window_print(FILE *out, const plan_window *w, const plan *p)
 {
-    char sent[UNITS_TEXT], unseen[UNITS_TEXT];
-    units_bytes(sent, (double)w->sent);
-    units_bytes(unseen, (double)w->unseen);
     fprintf(out,
             "\nwindows           of the %s of keys, values and their gradients that rank %d sends along context in a "
             "step,\n"
             "                  %s (%.0f%%) are of no use to the receiver, whose queries see %lld tokens: with fewer\n"
             "                  parallel.context, or parallel.tensor instead, less is sent\n",
-            sent, w->rank, unseen, 100 * (double)w->unseen / (double)w->sent,
+            BYTES_TEXT(w->sent), w->rank, BYTES_TEXT(w->unseen), 100 * (double)w->unseen / (double)w->sent,
             (long long)p->options.shape.sliding_window);
 }
 
-char *plan_window_json(const plan_window *w, const plan *p)
+void plan_window_facts(fact_writer *out, const plan_window *w, const plan *p)
 {
-    return must_format("\"context_windows\": {\"window\": %lld, \"rank\": %d, \"bytes_sent\": %lld, "
-                       "\"unseen_bytes\": %lld}",
-                       (long long)p->options.shape.sliding_window, w->rank, (long long)w->sent, (long long)w->unseen);
+    FACTS_OBJECT(out, "\n context_windows", FACT("window", p->options.shape.sliding_window), FACT("rank", w->rank),
+                 FACT("bytes_sent", w->sent), FACT("unseen_bytes", w->unseen));
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "engine/compile/plan/plan.h"
+#include "engine/files/facts.h"
 
 typedef struct plan_window {
     int rank;             /* of those that are listed, the one that sends most */
@@ -15,5 +16,4 @@ typedef struct plan_window {
  * divides samples' tokens. `unseen` is the mean over the context ranks. */
 bool plan_window_measure(plan_window *out, const plan *p);
 void plan_window_print(FILE *out, const plan_window *w, const plan *p);
-/* A member of plan's JSON object, the caller's. */
-char *plan_window_json(const plan_window *w, const plan *p);
+void plan_window_facts(fact_writer *out, const plan_window *w, const plan *p);

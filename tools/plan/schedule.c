@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/files/facts.h"
 #include "memory/log.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/schedule_make.h"
@@ -142,23 +143,31 @@ static double bubble(const simulation *sim, double time)
 
 static void print_json(const schedule *s, const simulation *sim, const double *peaks)
 {
-    static const char letters[ACTION_KINDS] = {'F', 'B', 'I', 'W'};
-    printf("{\"schedule\": \"%s\", \"folded\": %s, \"stages\": %d, \"chunks\": %d, \"micro_batches\": %d,\n"
-           " \"bubble\": %.9g, \"bubble_with_barrier\": %.9g, \"span\": %.9g, \"length\": %.9g, \"peak\": %.9g,\n"
-           " \"timeline\": [",
-           schedule_name(s->kind), s->folded ? "true" : "false", s->stages, s->chunks, s->microbatches,
-           bubble(sim, sim->span), bubble(sim, sim->length), sim->span, sim->length, most(peaks, s->stages));
+    static const char *const letters[ACTION_KINDS] = {"F", "B", "I", "W"};
+    fact_writer f = {.out = stdout, .digits = 9};
+    facts_open(&f, "", '{');
+    FACTS(&f, FACT("schedule", schedule_name(s->kind)), FACT("folded", s->folded), FACT("stages", s->stages),
+          FACT("chunks", s->chunks), FACT("micro_batches", s->microbatches), FACT("\n bubble", bubble(sim, sim->span)),
+          FACT("bubble_with_barrier", bubble(sim, sim->length)), FACT("span", sim->span), FACT("length", sim->length),
+          FACT("peak", most(peaks, s->stages)));
+    facts_open(&f, "\n timeline", '[');
     for (int stage = 0; stage < s->stages; stage++) {
-        printf("%s\n  {\"stage\": %d, \"busy\": %.9g, \"peak\": %.9g, \"actions\": [", stage ? "," : "", stage,
-               sim->stages[stage].busy, peaks[stage]);
+        facts_open(&f, "\n  ", '{');
+        FACTS(&f, FACT("stage", stage), FACT("busy", sim->stages[stage].busy), FACT("peak", peaks[stage]));
+        facts_open(&f, "actions", '[');
         for (int i = 0; i < s->counts[stage]; i++) {
-            action a = s->actions[stage][i];
-            printf("%s\n   [\"%c\", %d, %d, %.9g, %.9g]", i ? "," : "", letters[a.kind], a.chunk, a.microbatch,
-                   sim->spans[stage][i].start, sim->spans[stage][i].end);
+            const action a = s->actions[stage][i];
+            facts_open(&f, "\n   ", '[');
+            FACTS(&f, FACT("", letters[a.kind]), FACT("", (int)a.chunk), FACT("", (int)a.microbatch),
+                  FACT("", sim->spans[stage][i].start), FACT("", sim->spans[stage][i].end));
+            facts_close(&f, ']');
         }
-        fputs("]}", stdout);
+        facts_close(&f, ']');
+        facts_close(&f, '}');
     }
-    fputs("]}\n", stdout);
+    facts_close(&f, ']');
+    facts_close(&f, '}');
+    putchar('\n');
 }
 
 static void print_text(const schedule *s, const simulation *sim, const double *peaks)

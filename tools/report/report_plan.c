@@ -120,11 +120,15 @@ static json_t *course_of(const config *c, const plan *p, const options_said *sai
 static json_t *object_of(const config *c, const plan *p, const char *file)
 {
     const options_said said = {.file = file};
-    AUTO_FREE char *text = NULL, *members = plan_launch_json(c, p, &said);
+    AUTO_FREE char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
-    plan_text_json(out, p, members);
+    fact_writer f = {.out = out};
+    facts_open(&f, "", '{');
+    plan_text_facts(&f, p);
+    plan_launch_facts(&f, c, p, &said);
+    facts_close(&f, '}');
     fclose(out);
     json_t *object = json_loadb(text, bytes, 0, NULL);
     MUST(object, "a plan that is no JSON");

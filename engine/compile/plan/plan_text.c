@@ -18,18 +18,6 @@
 #include "models/parts.h"
 #include "engine/compile/compile_find.h"
 
-static const char *bytes_text(char out[UNITS_TEXT], double bytes)
-{
-    units_bytes(out, bytes);
-    return out;
-}
-
-static const char *count_text(char out[UNITS_TEXT], double count)
-{
-    units_count(out, count);
-    return out;
-}
-
 /* The listed rank that has most of a field. */
 #define WITH_MOST(p, field)                                                                                            \
     __extension__({                                                                                                    \
@@ -56,15 +44,14 @@ static void print_layout(FILE *out, const plan *p)
 {
     const compile_options *o = &p->options;
     const grid *g = &o->grid;
-    char a[UNITS_TEXT], b[UNITS_TEXT];
-    fprintf(out, "parameters        %s (%lld)", count_text(a, (double)p->parameters), (long long)p->parameters);
+    fprintf(out, "parameters        %s (%lld)", COUNT_TEXT(p->parameters), (long long)p->parameters);
     if (p->active < p->parameters)
-        fprintf(out, ", of which %s (%lld) compute a token", count_text(a, (double)p->active), (long long)p->active);
-    fprintf(out, "\nFLOPs per token   %s, causal attention counted as half", count_text(a, p->flops_per_token));
+        fprintf(out, ", of which %s (%lld) compute a token", COUNT_TEXT(p->active), (long long)p->active);
+    fprintf(out, "\nFLOPs per token   %s, causal attention counted as half", COUNT_TEXT(p->flops_per_token));
     if (p->flops_per_token_full > p->flops_per_token)
-        fprintf(out, " (%s counted whole)", count_text(b, p->flops_per_token_full));
+        fprintf(out, " (%s counted whole)", COUNT_TEXT(p->flops_per_token_full));
     fprintf(out, "\ntokens per step   %s: %d x %d sequences of %lld for each of %d data ranks\n",
-            count_text(a, (double)p->tokens_per_step), o->microbatches, o->micro_batch, (long long)o->sequence,
+            COUNT_TEXT(p->tokens_per_step), o->microbatches, o->micro_batch, (long long)o->sequence,
             grid_group_size(g, AXIS_SAMPLES));
     fprintf(out, "layout            %d rank%s: ", g->ranks, g->ranks == 1 ? "" : "s");
     print_sizes(out, o);
@@ -84,29 +71,28 @@ static void print_reserve(FILE *out, const plan *p)
     const profile *h = &p->profile;
     const plan_rank *most = plan_neediest(p);
     int64_t beside = plan_rank_beside(most, h->reserve), all = most->arena + beside;
-    char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT], graphs[64] = "";
+    char graphs[64] = "";
     if (most->graph_nodes > 0)
         snprintf(graphs, sizeof graphs, " and CUDA graphs of %lld nodes", (long long)most->graph_nodes);
     fprintf(out, "a GPU holds %s beside the arena, %s for %d communicator%s%s: %s in all, which %s the %s of one\n",
-            bytes_text(a, (double)beside),
+            BYTES_TEXT(beside),
             reserve_is_measured(h->reserve, most->communicators, most->graph_nodes) ? "as this run has measured"
                                                                                     : "assumed",
-            most->communicators, most->communicators == 1 ? "" : "s", graphs, bytes_text(b, (double)all),
-            plan_fits(p) ? "fit" : "do not fit", bytes_text(c, (double)h->capacity));
+            most->communicators, most->communicators == 1 ? "" : "s", graphs, BYTES_TEXT(all),
+            plan_fits(p) ? "fit" : "do not fit", BYTES_TEXT(h->capacity));
 }
 
 status plan_text_verdict(const plan *p)
 {
     const plan_rank *most = plan_neediest(p);
     double all = (double)(most->arena + plan_rank_beside(most, p->profile.reserve));
-    char needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
     if (plan_fits(p))
         return STATUS_OK;
     return status_fail(STATUS_USAGE,
                        "this does not fit: rank %d needs %s, %s more than the %s of one %s: use more ranks (--search "
                        "--ranks N finds a layout), memory.budget or memory.recompute, or a smaller train.micro_batch",
-                       most->rank, bytes_text(needs, all), bytes_text(more, all - (double)p->profile.capacity),
-                       bytes_text(has, (double)p->profile.capacity), p->profile.name);
+                       most->rank, BYTES_TEXT(all), BYTES_TEXT(all - (double)p->profile.capacity),
+                       BYTES_TEXT(p->profile.capacity), p->profile.name);
 }
 
 static void print_memory(FILE *out, const plan *p)
@@ -117,29 +103,27 @@ static void print_memory(FILE *out, const plan *p)
         const plan_rank *r = &p->ranks[i];
         static const tensor_class columns[] = {CLASS_WEIGHT, CLASS_GRADIENT, CLASS_OPTIMIZER,
                                                CLASS_INPUT,  CLASS_KEPT,     CLASS_TEMPORARY};
-        char text[UNITS_TEXT];
         fprintf(out, "%5d %5d %5d %6d |", r->at[GRID_PIPELINE], r->rank, r->count, r->layers);
         for (unsigned k = 0; k < sizeof columns / sizeof *columns; k++)
-            fprintf(out, " %10s", bytes_text(text, (double)r->memory[columns[k]]));
-        fprintf(out, " | %10s", bytes_text(text, (double)r->arena));
-        fprintf(out, " %10s\n", bytes_text(text, (double)r->lower_bound));
+            fprintf(out, " %10s", BYTES_TEXT(r->memory[columns[k]]));
+        fprintf(out, " | %10s", BYTES_TEXT(r->arena));
+        fprintf(out, " %10s\n", BYTES_TEXT(r->lower_bound));
     }
     int64_t spread = 0;
     for (int i = 0; i < p->count; i++)
         spread = p->ranks[i].count > 1 && p->ranks[i].spread > spread ? p->ranks[i].spread : spread;
-    char text[UNITS_TEXT];
     if (spread > 0)
         fprintf(out, "each rank listed owns the most of those like it; the least of them owns up to %s less\n",
-                bytes_text(text, (double)spread));
+                BYTES_TEXT(spread));
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
     if (p->profile.capacity > 0)
         print_reserve(out, p);
     const plan_rank *pins = WITH_MOST(p, pinned);
     fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead",
-            bytes_text(text, (double)pins->pinned));
+            BYTES_TEXT(pins->pinned));
     if (pins->offloaded > 0)
-        fprintf(out, "; %s of optimizer state, which updates fetch", bytes_text(text, (double)pins->offloaded));
+        fprintf(out, "; %s of optimizer state, which updates fetch", BYTES_TEXT(pins->offloaded));
     fputc('\n', out);
 }
 
@@ -157,12 +141,11 @@ static void print_work(FILE *out, const plan *p)
     fputc('\n', out);
     for (int i = 0; i < p->count; i++) {
         const plan_rank *r = &p->ranks[i];
-        char text[UNITS_TEXT];
-        fprintf(out, "%5d %5d | %9d %9s %9d |", r->at[GRID_PIPELINE], r->rank, r->ops, count_text(text, r->flops),
+        fprintf(out, "%5d %5d | %9d %9s %9d |", r->at[GRID_PIPELINE], r->rank, r->ops, COUNT_TEXT(r->flops),
                 r->in_flight);
         for (int a = 0; a < AXIS_COUNT; a++)
             if (used[a])
-                fprintf(out, " %10s in %6lld |", bytes_text(text, (double)r->sent[a]), (long long)r->messages[a]);
+                fprintf(out, " %10s in %6lld |", BYTES_TEXT(r->sent[a]), (long long)r->messages[a]);
         fputc('\n', out);
     }
     if (p->schedule->chunks > 1)
@@ -172,7 +155,6 @@ static void print_work(FILE *out, const plan *p)
 static void print_loss(FILE *out, const plan *p)
 {
     int with = 0;
-    char bytes[UNITS_TEXT];
     while (with < p->count && p->ranks[with].loss_tokens == 0)
         with++;
     if (with == p->count)
@@ -181,7 +163,7 @@ static void print_loss(FILE *out, const plan *p)
     /* nobody has said how much memory there is, and on this device that would decide how large a chunk is */
     bool grows = p->options.budget == 0 && !(p->options.backend && p->options.backend->same_bits);
     fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
-            (long long)r->loss_tokens, bytes_text(bytes, (double)r->loss_bytes), r->loss_seconds);
+            (long long)r->loss_tokens, BYTES_TEXT(r->loss_bytes), r->loss_seconds);
     if (r->loss_tokens < tokens_count(&p->options).loss)
         fprintf(out, ", %.0f%% more than in one piece%s", 100 * (r->loss_seconds / r->loss_seconds_whole - 1),
                 grows ? "; more at a time where memory.budget leaves room" : "");
@@ -240,10 +222,9 @@ static const char *without_cudnn(const compile_options *o)
 static void print_attention(FILE *out, const plan *p)
 {
     const int64_t most = WITH_MOST(p, attention)->attention;
-    char bytes[UNITS_TEXT], least[UNITS_TEXT];
     if (most == 0)
         return;
-    bytes_text(bytes, (double)most);
+    const char *bytes = BYTES_TEXT(most);
     if (shape_has(&p->options.shape, TRAIT_SINKS) || p->options.optimizer.qk_clip > 0)
         fprintf(out, "attention         our own forward pass: cuDNN is left out where %s\n",
                 p->options.optimizer.qk_clip > 0 ? "optimizer.qk_clip asks for the largest scores"
@@ -257,7 +238,7 @@ static void print_attention(FILE *out, const plan *p)
         fprintf(out,
                 "attention         our own backward pass in %s of working memory: cuDNN's, if it takes it, wants %s or "
                 "more\n",
-                bytes, bytes_text(least, least_of_cudnn(&p->options)));
+                bytes, BYTES_TEXT(least_of_cudnn(&p->options)));
     else
         fprintf(out,
                 "attention         %s of working memory for its backward pass, cuDNN's or our own, whichever is timed "
@@ -271,9 +252,8 @@ static void print_latents(FILE *out, const plan *p)
     const compile_options *o = &p->options;
     const bool latent = o->transfers.latents;
     const double width = latent_width(o, latent), rows = (double)tokens_count(o).micro_batch;
-    char bytes[UNITS_TEXT];
     fprintf(out, "context           %s of gathered %s in a layer, of each micro-batch: %.3g ms, %s %.3g ms\n",
-            bytes_text(bytes, rows * width * (double)dtype_bytes(precision_compute(o->precision))),
+            BYTES_TEXT(rows * width * (double)dtype_bytes(precision_compute(o->precision))),
             latent ? "latents" : "keys and values", 1e3 * latent_seconds(o, &p->profile, latent),
             latent ? "keys and values" : "latents", 1e3 * latent_seconds(o, &p->profile, !latent));
 }
@@ -292,9 +272,8 @@ static void print_gathered(FILE *out, const plan *p)
     double heads = heads_of_rank(o->shape.kv_heads, o->grid.size[GRID_TENSOR]);
     double width = parts_head_size(SLOT_K, &o->shape, &layer) + parts_head_size(SLOT_V, &o->shape, &layer);
     double rows = (double)tokens_count(o).micro_batch;
-    char bytes[UNITS_TEXT];
     fprintf(out, "context           %s of gathered keys and values in a layer, of each micro-batch\n",
-            bytes_text(bytes, rows * heads * width * (double)dtype_bytes(precision_compute(o->precision))));
+            BYTES_TEXT(rows * heads * width * (double)dtype_bytes(precision_compute(o->precision))));
 }
 
 /* How tokens come to experts, and what their transfers take by the prices of this plan, either way. */
@@ -313,12 +292,11 @@ static void print_dispatch(FILE *out, const plan *p)
 
 static void print_recompute(FILE *out, const plan *p)
 {
-    char text[UNITS_TEXT];
     if (!p->options.budget) {
         fprintf(out, "recompute         %s\n", config_word_of("memory.recompute", (int)p->options.recompute));
         return;
     }
-    fprintf(out, "recompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
+    fprintf(out, "recompute         to fit %s\n", BYTES_TEXT(p->options.budget));
     for (int i = 0; i < p->count; i++)
         if (i == 0 || p->ranks[i].at[GRID_PIPELINE] != p->ranks[i - 1].at[GRID_PIPELINE])
             fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
@@ -335,13 +313,11 @@ static const char *const order_names[] = {[ORDER_AS_LOWERED] = "as lowered",
 static void print_order(FILE *out, const plan *p)
 {
     const plan_rank *r = WITH_MOST(p, order_bytes);
-    char bytes[UNITS_TEXT];
     if (r->order_bytes == 0 && p->options.grid.size[GRID_TENSOR] == 1)
         return; /* hardly anything has moved */
     fprintf(out, "order             %s", order_names[r->order]);
     if (r->order_bytes > 0)
-        fprintf(out, ", for %s more on rank %d where most is alive", bytes_text(bytes, (double)r->order_bytes),
-                r->rank);
+        fprintf(out, ", for %s more on rank %d where most is alive", BYTES_TEXT(r->order_bytes), r->rank);
     fputc('\n', out);
 }
 
@@ -350,14 +326,13 @@ static void print_compress(FILE *out, const plan *p)
 {
     const plan_rank *most = WITH_MOST(p, feedback);
     const compress_method *m = &p->options.compress;
-    char bytes[UNITS_TEXT];
     if (most->feedback == 0)
         return;
     fprintf(out, "compress          %s", compress_words[m->kind]);
     if (m->kind == COMPRESS_TOPK || m->kind == COMPRESS_DCT)
         fprintf(out, " of density %g", m->density);
     fprintf(out, "; rank %d keeps %s of what its messages lacked (of its optimizer's memory)\n", most->rank,
-            bytes_text(bytes, (double)most->feedback));
+            BYTES_TEXT(most->feedback));
 }
 
 static const char *each_word(bool each)
@@ -372,13 +347,11 @@ static void print_choices(FILE *out, const plan *p)
     fputs("\nZeRO: gathering weights and reducing gradients\n", out);
     for (int i = 0; i < p->choice_count; i++) {
         const plan_choice *c = &p->choices[i];
-        char a[UNITS_TEXT], b[UNITS_TEXT];
         fprintf(out, "  zero_gather=%-11s zero_reduce=%-11s", each_word(c->gather_each), each_word(c->reduce_each));
         if (c->arena < 0)
             fputs(" does not fit the budget", out);
         else
-            fprintf(out, " arena %10s, sent along data %10s", bytes_text(a, (double)c->arena),
-                    bytes_text(b, (double)c->sent));
+            fprintf(out, " arena %10s, sent along data %10s", BYTES_TEXT(c->arena), BYTES_TEXT(c->sent));
         fputs(c->chosen ? "   <- this configuration\n" : "\n", out);
     }
 }
@@ -430,9 +403,8 @@ static void print_time(FILE *out, const plan *p)
     for (int i = 0; i < p->timing.cause_count && i < 4; i++)
         fprintf(out, "%s%s %.0f%%", i ? ", " : "", p->timing.causes[i].text,
                 100 * p->timing.causes[i].seconds / p->step_seconds);
-    char a[UNITS_TEXT];
     fprintf(out, "\nestimate          %.3g s a step, %s tokens/s, MFU %.1f%%\n", p->step_seconds,
-            count_text(a, (double)p->tokens_per_step / p->step_seconds), 100 * p->mfu);
+            COUNT_TEXT((double)p->tokens_per_step / p->step_seconds), 100 * p->mfu);
     fprintf(out,
             "                  on %s: %g TFLOP/s of which large products reach %.0f%%, memory %g TB/s; %g GB/s within "
             "the\n                  %d ranks of a node, %g GB/s beyond\n",
@@ -448,12 +420,11 @@ void plan_text_report(FILE *out, const plan *p)
     /* The rank whose update takes longest. */
     const plan_rank *most = WITH_MOST(p, update.seconds);
     const plan_update *u = &most->update;
-    char flops[UNITS_TEXT], sent[UNITS_TEXT], working[UNITS_TEXT];
     fprintf(out, "\nupdate            %s: %.2g s on rank %d, %s FLOPs (%.2g%% of its step's), %s of working memory",
-            optimizer_name(&p->options), u->seconds, most->rank, count_text(flops, u->flops),
-            most->flops > 0 ? 100 * u->flops / most->flops : 0, bytes_text(working, (double)u->working));
+            optimizer_name(&p->options), u->seconds, most->rank, COUNT_TEXT(u->flops),
+            most->flops > 0 ? 100 * u->flops / most->flops : 0, BYTES_TEXT(u->working));
     if (u->sent > 0)
-        fprintf(out, ", %s sent along tensor", bytes_text(sent, (double)u->sent));
+        fprintf(out, ", %s sent along tensor", BYTES_TEXT(u->sent));
     fputc('\n', out);
     print_loss(out, p);
     print_attention(out, p);
@@ -469,142 +440,127 @@ void plan_text_report(FILE *out, const plan *p)
 
 /* ---- for programs ------------------------------------------------------------------------------------------------ */
 
-static void json_axes(FILE *out, const char *name, const int64_t *value)
-{
-    fprintf(out, "\"%s\": {", name);
-    for (int a = 0; a < AXIS_COUNT; a++)
-        if (axis_has_messages((axis)a))
-            fprintf(out, "%s\"%s\": %lld", a ? ", " : "", axis_name((axis)a), (long long)value[a]);
-    fputs("}", out);
-}
-
-void plan_text_coordinates(FILE *out, const int value[GRID_AXES], unsigned shown)
+void plan_text_coordinates(fact_writer *out, const int value[GRID_AXES], unsigned shown)
 {
     for (int i = 0; i < GRID_AXES; i++)
         if (shown >> i & 1)
-            fprintf(out, "\"%s\": %d, ", axis_coordinates[i].name, value[i]);
+            FACTS(out, FACT(axis_coordinates[i].name, value[i]));
 }
 
-static void json_rank(FILE *out, const plan_rank *r, unsigned named)
+/* An object with a member for each axis that carries messages: counts, or else seconds. */
+static void axis_facts(fact_writer *out, const char *key, const int64_t *counts, const double *seconds)
 {
-    fprintf(out, "{\"rank\": %d, \"stage\": %d, ", r->rank, r->at[GRID_PIPELINE]);
-    plan_text_coordinates(out, r->at, named & ~(1u << GRID_PIPELINE));
-    fprintf(out,
-            "\"count\": %d, \"owned_spread_bytes\": %lld, \"layers\": %d,\n     \"arena_bytes\": %lld, "
-            "\"lower_bound_bytes\": %lld, \"transient_bytes\": %lld, \"transient_lower_bound_bytes\": %lld,\n",
-            r->count, (long long)r->spread, r->layers, (long long)r->arena, (long long)r->lower_bound,
-            (long long)r->transient, (long long)r->transient_bound);
+    facts_open(out, key, '{');
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages((axis)a))
+            FACTS(out, counts ? FACT(axis_name((axis)a), counts[a]) : FACT(axis_name((axis)a), seconds[a]));
+    facts_close(out, '}');
+}
+
+static void rank_facts(fact_writer *out, const plan_rank *r, unsigned named)
+{
     const int64_t *m = r->memory;
-    fprintf(out,
-            "     \"pinned_bytes\": %lld, \"offloaded_bytes\": %lld, \"communicators\": %d, \"graph_nodes\": %lld, "
-            "\"memory\": "
-            "{\"weights\": %lld, \"gradients\": %lld, "
-            "\"optimizer\": %lld, "
-            "\"kept\": %lld, \"temporary\": "
-            "%lld, \"inputs\": %lld},\n     ",
-            (long long)r->pinned, (long long)r->offloaded, r->communicators, (long long)r->graph_nodes,
-            (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT], (long long)m[CLASS_OPTIMIZER],
-            (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY], (long long)m[CLASS_INPUT]);
-    json_axes(out, "bytes_sent", r->sent);
-    fputs(",\n     ", out);
-    json_axes(out, "messages", r->messages);
-    fprintf(out, ",\n     \"ops\": %d, \"flops\": %.17g, \"in_flight\": %d, \"recomputed_ops\": %d,\n", r->ops,
-            r->flops, r->in_flight, r->dropped);
-    fprintf(out,
-            "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
-            "%lld},\n     \"order\": {\"how\": \"%s\", \"bytes\": %lld},\n     \"loss\": {\"tokens\": %lld, "
-            "\"logit_bytes\": %lld, \"seconds\": %.17g}, "
-            "\"attention_working_bytes\": %lld, \"feedback_bytes\": %lld}",
-            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
-            order_names[r->order], (long long)r->order_bytes, (long long)r->loss_tokens, (long long)r->loss_bytes,
-            r->loss_seconds, (long long)r->attention, (long long)r->feedback);
+    facts_open(out, "\n    ", '{');
+    FACTS(out, FACT("rank", r->rank), FACT("stage", r->at[GRID_PIPELINE]));
+    plan_text_coordinates(out, r->at, named & ~(1u << GRID_PIPELINE));
+    FACTS(out, FACT("count", r->count), FACT("owned_spread_bytes", r->spread), FACT("layers", r->layers),
+          FACT("\n     arena_bytes", r->arena), FACT("lower_bound_bytes", r->lower_bound),
+          FACT("transient_bytes", r->transient), FACT("transient_lower_bound_bytes", r->transient_bound),
+          FACT("\n     pinned_bytes", r->pinned), FACT("offloaded_bytes", r->offloaded),
+          FACT("communicators", r->communicators), FACT("graph_nodes", r->graph_nodes));
+    FACTS_OBJECT(out, "memory", FACT("weights", m[CLASS_WEIGHT]), FACT("gradients", m[CLASS_GRADIENT]),
+                 FACT("optimizer", m[CLASS_OPTIMIZER]), FACT("kept", m[CLASS_KEPT]),
+                 FACT("temporary", m[CLASS_TEMPORARY]), FACT("inputs", m[CLASS_INPUT]));
+    axis_facts(out, "\n     bytes_sent", r->sent, NULL);
+    axis_facts(out, "\n     messages", r->messages, NULL);
+    FACTS(out, FACT("\n     ops", r->ops), FACT("flops", r->flops), FACT("in_flight", r->in_flight),
+          FACT("recomputed_ops", r->dropped));
+    FACTS_OBJECT(out, "\n     update", FACT("flops", r->update.flops), FACT("seconds", r->update.seconds),
+                 FACT("tensor_bytes_sent", r->update.sent), FACT("working_bytes", r->update.working));
+    FACTS_OBJECT(out, "\n     order", FACT("how", order_names[r->order]), FACT("bytes", r->order_bytes));
+    FACTS_OBJECT(out, "\n     loss", FACT("tokens", r->loss_tokens), FACT("logit_bytes", r->loss_bytes),
+                 FACT("seconds", r->loss_seconds));
+    FACTS(out, FACT("attention_working_bytes", r->attention), FACT("feedback_bytes", r->feedback));
+    facts_close(out, '}');
 }
 
-static void json_choices(FILE *out, const plan *p)
+static void choice_facts(fact_writer *out, const plan_choice *c)
 {
-    fputs(" \"zero_choices\": [", out);
-    for (int i = 0; i < p->choice_count; i++) {
-        const plan_choice *c = &p->choices[i];
-        fprintf(out, "%s\n    {\"zero_gather\": \"%s\", \"zero_reduce\": \"%s\", \"chosen\": %s, ", i ? "," : "",
-                each_word(c->gather_each), each_word(c->reduce_each), c->chosen ? "true" : "false");
-        if (c->arena < 0)
-            fputs("\"arena_bytes\": null, \"data_bytes_sent\": null}", out);
-        else
-            fprintf(out, "\"arena_bytes\": %lld, \"data_bytes_sent\": %lld}", (long long)c->arena, (long long)c->sent);
-    }
-    fputs("],\n", out);
+    facts_open(out, "\n    ", '{');
+    FACTS(out, FACT("zero_gather", each_word(c->gather_each)), FACT("zero_reduce", each_word(c->reduce_each)),
+          FACT("chosen", c->chosen));
+    if (c->arena < 0)
+        FACTS(out, FACT("arena_bytes", json_null()), FACT("data_bytes_sent", json_null()));
+    else
+        FACTS(out, FACT("arena_bytes", c->arena), FACT("data_bytes_sent", c->sent));
+    facts_close(out, '}');
 }
 
-static void json_device_memory(FILE *out, const plan *p)
+static void gpu_facts(fact_writer *out, const plan *p)
 {
     const profile *h = &p->profile;
     const plan_rank *most = plan_neediest(p);
-    int64_t beside = plan_rank_beside(most, h->reserve);
-    fprintf(
-        out,
-        " \"device_memory\": {\"rank\": %d, \"arena_bytes\": %lld, \"reserve_bytes\": %lld, \"reserve_measured\": %s, "
-        "\"capacity_bytes\": %lld, \"fits\": %s},\n",
-        most->rank, (long long)most->arena, (long long)beside,
-        reserve_is_measured(h->reserve, most->communicators, most->graph_nodes) ? "true" : "false",
-        (long long)h->capacity, plan_fits(p) ? "true" : "false");
+    FACTS_OBJECT(out, "\n device_memory", FACT("rank", most->rank), FACT("arena_bytes", most->arena),
+                 FACT("reserve_bytes", plan_rank_beside(most, h->reserve)),
+                 FACT("reserve_measured", reserve_is_measured(h->reserve, most->communicators, most->graph_nodes)),
+                 FACT("capacity_bytes", h->capacity), FACT("fits", plan_fits(p)));
 }
 
-static void json_time(FILE *out, const plan *p)
+static void time_facts(fact_writer *out, const plan *p)
 {
     const profile *h = &p->profile;
-    fprintf(out, " \"bubble\": %.17g, \"bubbles\": [", p->timing.bubble);
-    for (int i = 0; i < p->timing.count; i++)
-        fprintf(out, "%s%.17g", i ? ", " : "", p->timing.ranks[i].idle / p->step_seconds);
-    fputs("],\n \"exposed_seconds\": {", out);
-    for (int a = 0, shown = 0; a < AXIS_COUNT; a++)
-        if (axis_has_messages((axis)a))
-            fprintf(out, "%s\"%s\": %.17g", shown++ ? ", " : "", axis_name((axis)a), p->timing.exposed[a]);
-    fprintf(out, "},\n \"host_copy_seconds\": %.17g,\n \"norm_barrier_seconds\": %.17g,\n \"longest_chain\": [",
-            p->timing.copies, p->timing.barrier);
-    for (int i = 0; i < p->timing.cause_count; i++)
-        fprintf(out, "%s{\"what\": \"%s\", \"seconds\": %.17g}", i ? ", " : "", p->timing.causes[i].text,
-                p->timing.causes[i].seconds);
-    fprintf(out,
-            "],\n \"compute_seconds\": %.17g, \"core_wait_seconds\": %.17g,\n \"step_seconds\": %.17g, \"mfu\": "
-            "%.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
-            "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
-            "\"network_bandwidth\": %.17g, \"node_ranks\": %d}",
-            computing_seconds(p), p->timing.cores, p->step_seconds, p->mfu, h->name, p->peak, h->tile[0].share,
-            h->memory, h->node, h->network, h->node_ranks);
+    const timing *t = &p->timing;
+    FACTS(out, FACT("\n bubble", t->bubble));
+    facts_open(out, "bubbles", '[');
+    for (int i = 0; i < t->count; i++)
+        FACTS(out, FACT("", t->ranks[i].idle / p->step_seconds));
+    facts_close(out, ']');
+    axis_facts(out, "\n exposed_seconds", NULL, t->exposed);
+    FACTS(out, FACT("\n host_copy_seconds", t->copies), FACT("\n norm_barrier_seconds", t->barrier));
+    facts_open(out, "\n longest_chain", '[');
+    for (int i = 0; i < t->cause_count; i++) {
+        FACTS_OBJECT(out, "", FACT("what", t->causes[i].text), FACT("seconds", t->causes[i].seconds));
+    }
+    facts_close(out, ']');
+    FACTS(out, FACT("\n compute_seconds", computing_seconds(p)), FACT("core_wait_seconds", t->cores),
+          FACT("\n step_seconds", p->step_seconds), FACT("mfu", p->mfu));
+    FACTS_OBJECT(out, "\n assumed", FACT("device", h->name), FACT("flops", p->peak),
+                 FACT("efficiency", h->tile[0].share), FACT("memory_bandwidth", h->memory),
+                 FACT("node_bandwidth", h->node), FACT("network_bandwidth", h->network),
+                 FACT("node_ranks", h->node_ranks));
 }
 
-void plan_text_json(FILE *out, const plan *p, const char *more)
+void plan_text_facts(fact_writer *out, const plan *p)
 {
-    const grid *g = &p->options.grid;
-    fprintf(out,
-            "{\"parameters\": %lld, \"active_parameters\": %lld, \"flops_per_token\": %.17g, "
-            "\"flops_per_token_full_attention\": %.17g, "
-            "\"tokens_per_step\": %lld,\n",
-            (long long)p->parameters, (long long)p->active, p->flops_per_token, p->flops_per_token_full,
-            (long long)p->tokens_per_step);
-    fprintf(out, " \"layout\": {\"ranks\": %d, ", g->ranks);
-    plan_text_coordinates(out, g->size, grid_named(g->size));
-    fprintf(out, "\"virtual_stages\": %d, \"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",
-            p->options.layout.virtual_stages, schedule_name(p->schedule->kind), p->options.microbatches,
-            storage_level(&p->options));
-    fputs(" \"ranks\": [", out);
-    for (int i = 0; i < p->count; i++) {
-        fputs(i ? ",\n    " : "\n    ", out);
-        json_rank(out, &p->ranks[i], grid_named(g->size));
-    }
-    fputs("],\n", out);
-    json_choices(out, p);
-    /* Nothing where no ranks divide experts. */
     const compile_options *o = &p->options;
-    if (o->layout.expert > 1)
-        fprintf(out, " \"expert_dispatch\": {\"how\": \"%s\", \"gather_seconds\": %.17g, \"slots_seconds\": %.17g},\n",
-                config_word_of("parallel.expert_dispatch",
-                               o->transfers.slots ? CONFIG_DISPATCH_SLOTS : CONFIG_DISPATCH_GATHER),
-                dispatch_seconds(o, &p->profile, false), dispatch_seconds(o, &p->profile, true));
+    const unsigned named = grid_named(o->grid.size);
+    FACTS(out, FACT("parameters", p->parameters), FACT("active_parameters", p->active),
+          FACT("flops_per_token", p->flops_per_token), FACT("flops_per_token_full_attention", p->flops_per_token_full),
+          FACT("tokens_per_step", p->tokens_per_step));
+    facts_open(out, "\n layout", '{');
+    FACTS(out, FACT("ranks", o->grid.ranks));
+    plan_text_coordinates(out, o->grid.size, named);
+    FACTS(out, FACT("virtual_stages", o->layout.virtual_stages), FACT("schedule", schedule_name(p->schedule->kind)),
+          FACT("micro_batches", o->microbatches), FACT("zero", storage_level(o)));
+    facts_close(out, '}');
+    facts_open(out, "\n ranks", '[');
+    for (int i = 0; i < p->count; i++)
+        rank_facts(out, &p->ranks[i], named);
+    facts_close(out, ']');
+    facts_open(out, "\n zero_choices", '[');
+    for (int i = 0; i < p->choice_count; i++)
+        choice_facts(out, &p->choices[i]);
+    facts_close(out, ']');
+    if (o->layout.expert > 1) { /* ranks divide experts */
+        FACTS_OBJECT(out, "\n expert_dispatch",
+                     FACT("how", config_word_of("parallel.expert_dispatch",
+                                                o->transfers.slots ? CONFIG_DISPATCH_SLOTS : CONFIG_DISPATCH_GATHER)),
+                     FACT("gather_seconds", dispatch_seconds(o, &p->profile, false)),
+                     FACT("slots_seconds", dispatch_seconds(o, &p->profile, true)));
+    }
     if (p->profile.capacity > 0)
-        json_device_memory(out, p);
-    json_time(out, p);
-    fprintf(out, "%s%s}\n", *more ? ",\n " : "", more);
+        gpu_facts(out, p);
+    time_facts(out, p);
 }
 
 /* ---- a program --------------------------------------------------------------------------------------------------- */

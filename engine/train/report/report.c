@@ -369,7 +369,7 @@ void report_progress_text(char *out, int bytes, const report_progress *p, double
 {
     enum { BAR = 30 };
     char amount[UNITS_TEXT], rate[UNITS_TEXT], left[UNITS_TEXT], bar[BAR + 1];
-    void (*human)(char *, double) = p->bytes ? units_bytes : units_count;
+    const char *(*human)(char *, double) = p->bytes ? units_bytes : units_count;
     double seconds = now - p->begun, share = p->total > 0 ? fmin(1, fmax(0, done / p->total)) : 0;
     human(amount, done);
     human(rate, seconds > 0 ? done / seconds : 0);

@@ -74,7 +74,11 @@ static json_t *json_of(const plan *p)
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
-    plan_text_json(f, p, "\"more\": {\"x\": 1}");
+    fact_writer all = {.out = f};
+    facts_open(&all, "", '{');
+    plan_text_facts(&all, p);
+    FACTS_OBJECT(&all, "\n more", FACT("x", 1));
+    facts_close(&all, '}');
     fclose(f);
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);

@@ -86,7 +86,7 @@ $(BUILD)/%.o: %.cc
 	@echo "c++ $<"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
-# files within programs (tools/embed.h)
+# files within programs (tools/page.h)
 $(BUILD)/tools/report/report.o: tools/report/report_page.html tools/report/report_wandb.py
 $(BUILD)/tools/plan/timeline.o: tools/plan/timeline_page.html
 $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)

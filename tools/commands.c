@@ -1,9 +1,7 @@
-#include "tools/commands.h"
+#include "tools/tools.h"
 
 #include <stddef.h>
 #include <string.h>
-
-#include "tools/tools.h"
 
 static const commands_row rows[] = {
     {"train", "train a model as a configuration says", train_main},

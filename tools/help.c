@@ -1,5 +1,5 @@
 /* Topics for the terminal; and, for `make install`, the manual's page and the words of a shell's completion. */
-#include "tools/help.h"
+#include "tools/tools.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +7,7 @@
 #include "engine/config/config.h"
 #include "engine/config/nearest.h"
 #include "memory/log.h"
-#include "tools/commands.h"
-#include "tools/embed.h"
+#include "tools/page.h"
 #include "tools/families.h"
 #include "tools/options.h"
 

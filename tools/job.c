@@ -15,6 +15,7 @@
 #include "memory/outlet.h"
 #include "memory/scope.h"
 #include "parallel/watch/signals.h"
+#include "tools/tools.h"
 
 /* Before the configuration is known. */
 enum { SECONDS_TO_BEGIN = 900 };
@@ -216,4 +217,21 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
     incident_log_close(g.incidents);
     outlet_close(OUTLET_CLOSE_SECONDS);
     return code;
+}
+
+int train_main(int argc, char **argv)
+{
+    static const options_command command = {
+        .name = "train",
+        .operands = "[CONFIG.yaml] [key=value ...]",
+        .summary =
+            "Trains a model as CONFIG.yaml says; key=value overrides the file (`optimizer.lr=1e-4`, "
+            "`data.train=[a,b]`).\n"
+            "On several ranks: mpirun -np N phalanx train ..., or srun. A run resumes from its latest checkpoint.",
+        .least = 1,
+        .most = -1,
+        .more_help = config_help,
+        .help_about = config_help_about,
+    };
+    return job_run(&command, argc, argv, train_run);
 }

@@ -7,7 +7,6 @@
 #include "engine/files/output.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "parallel/schedule/timeline.h"
 
 /* Times need 13 digits. A `</` in the data would end the script that holds it. */
 status page_write(const char *path, const char *frame, const char *mark, const json_t *data)
@@ -24,14 +23,4 @@ status page_write(const char *path, const char *frame, const char *mark, const j
     fputs(place + strlen(mark), out);
     fclose(out);
     return output_write(path, page, (int64_t)bytes);
-}
-
-static void draw_timeline(FILE *out, const void *sim)
-{
-    timeline_svg(out, sim);
-}
-
-status page_write_timeline(const char *path, const simulation *sim)
-{
-    return output_print(path, draw_timeline, sim);
 }

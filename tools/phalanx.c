@@ -10,9 +10,8 @@
 #include "memory/log.h"
 #include "memory/status.h"
 #include "engine/config/nearest.h"
-#include "tools/commands.h"
+#include "tools/tools.h"
 #include "parallel/watch/signals.h"
-#include "tools/help.h"
 
 /* Called before any library is initialised. */
 __attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = signals_note_hangup;

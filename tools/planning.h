@@ -6,8 +6,11 @@
 #pragma once
 
 #include "engine/compile/model/compiled.h"
+#include "engine/compile/plan/load.h"
+#include "engine/compile/plan/plan.h"
 #include "engine/compile/time/profile.h"
 #include "engine/config/config.h"
+#include "engine/files/facts.h"
 
 enum { PLANNING_WORD = 32 };
 
@@ -27,3 +30,20 @@ const op_backend *planning_backend(const config *c, const planning_run *run);
 status planning_options(compile_options *out, const config *c, const grid *g, const planning_run *run, int node_ranks);
 /* What a GPU holds beside the arena: measured by a run in this folder, else assumed. */
 status planning_reserve(reserve *out, const char *folder);
+
+/* What a plan says of a load of experts (engine/compile/plan/load.h): --load of plan and timeline. */
+
+/* The options' help. */
+#define PLANNING_LOAD_HELP                                                                                             \
+    "how tokens choose experts: balanced, lognormal:SIGMA, or a run's loads.jsonl; else all experts get the same"
+
+typedef struct planning_load {
+    load_law law;
+    load_outcome of;
+} planning_load;
+
+/* What --load `text` makes of these options; `prices` are then those of its slowest rank. */
+status planning_load_open(planning_load *out, profile *prices, const char *text, const compile_options *o);
+void planning_load_close(planning_load *l);
+void planning_load_print(FILE *out, const planning_load *l, const plan *p);
+void planning_load_facts(fact_writer *out, const planning_load *l, const plan *p);

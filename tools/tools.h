@@ -1,7 +1,23 @@
-/* The subcommands of phalanx. Each reads its own arguments (argv[0] is its name) and returns the exit status: 0 done,
- * 1 failed, 2 wrong usage or configuration. */
+/* The subcommands by name: what phalanx runs, lists, and tells shells and man about; all but help, which speaks of
+ * them. */
 #pragma once
 
+#include <stdio.h>
+
+typedef struct commands_row {
+    const char *name, *summary;
+    int (*main)(int argc, char **argv);
+} commands_row;
+
+#define COMMANDS_VERSION "0.1.0"
+
+/* NULL: no such command. */
+const commands_row *commands_find(const char *name);
+/* NULL behind the last one. */
+const commands_row *commands_at(int index);
+
+/* The subcommands of phalanx. Each reads its own arguments (argv[0] is its name) and returns the exit status: 0 done,
+ * 1 failed, 2 wrong usage or configuration. */
 int train_main(int argc, char **argv);
 int plan_main(int argc, char **argv);
 int schedule_main(int argc, char **argv);
@@ -20,3 +36,10 @@ int keys_main(int argc, char **argv);
 int islands_main(int argc, char **argv);
 int server_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
+
+/* phalanx help: the one command that knows of the others. */
+#define HELP_SUMMARY "what to know, by topic: layout, memory, multi-node, data, troubleshooting, columns"
+
+int help_main(int argc, char **argv);
+/* The commands, help among them, a line each. */
+void help_commands(FILE *out);

@@ -1,4 +1,3 @@
-/* The drawing for the terminal; that for a file is in timeline_svg.c. */
 #include "parallel/schedule/timeline.h"
 
 #include <math.h>
@@ -150,11 +149,8 @@ void timeline_print(FILE *out, const simulation *sim, timeline_style style)
     free(r.look);
 }
 
-/* ---- SVG ---- */
+/* ---- SVG: plain 1.1, one group per stage, colours by class; pixels ---- */
 
-/* The drawing for a file: plain SVG 1.1, one group per stage, colours by class. */
-
-/* Pixels. */
 enum {
     LEFT = 76,
     TOP = 64,
@@ -268,8 +264,9 @@ static void write_legend(FILE *out, const simulation *sim, int y)
         fprintf(out, "<text x=\"%d\" y=\"%d\">outlined: head and embedding</text>\n", x + 4, y + 12);
 }
 
-void timeline_svg(FILE *out, const simulation *sim)
+void timeline_svg(FILE *out, const void *what)
 {
+    const simulation *sim = what;
     const schedule *s = sim->schedule;
     double scale = scale_of(sim), right = LEFT + sim->length * scale;
     int height = TOP + s->stages * ROW + BOTTOM;

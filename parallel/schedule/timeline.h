@@ -17,5 +17,5 @@ timeline_style timeline_style_of(FILE *out);
 /* In a line too narrow for the whole schedule its beginning and its end are drawn, which is where the bubble is. */
 void timeline_print(FILE *out, const simulation *sim, timeline_style style);
 
-/* The drawing as an SVG document. */
-void timeline_svg(FILE *out, const simulation *sim);
+/* The drawing as an SVG document; `sim`: a simulation. */
+void timeline_svg(FILE *out, const void *sim);

@@ -11,7 +11,7 @@
 #include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
-#include "tools/commands.h"
+#include "tools/tools.h"
 #include "tests/test.h"
 
 static const char *const topics[] = {"configuration", "planning", "layout",   "memory", "multi-node",

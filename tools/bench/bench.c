@@ -16,11 +16,9 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "tools/bench/bench_profile.h"
-#include "tools/bench/bench_step.h"
-#include "tools/bench/bench_times.h"
+#include "tools/bench/bench_parts.h"
 #include "tools/options.h"
-#include "tools/bench/self_check.h"
+#include "tools/bench/self_check_parts.h"
 #include "tools/tools.h"
 
 typedef struct settings {

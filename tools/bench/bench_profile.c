@@ -1,4 +1,4 @@
-#include "tools/bench/bench_profile.h"
+#include "tools/bench/bench_parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,8 +16,6 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "tools/bench/bench_step.h"
-#include "tools/bench/bench_times.h"
 
 enum { STEPS = 5, WARM = 2, TIMES = 15 };
 

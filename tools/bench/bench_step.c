@@ -1,4 +1,4 @@
-#include "tools/bench/bench_step.h"
+#include "tools/bench/bench_parts.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "tools/bench/bench_times.h"
+#include "tools/bench/bench_parts.h"
 
 #include <stdlib.h>
 

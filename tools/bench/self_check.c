@@ -1,4 +1,4 @@
-#include "tools/bench/self_check.h"
+#include "tools/bench/self_check_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,6 @@
 #include "engine/compile/time/profile.h"
 #include "memory/log.h"
 #include "parallel/comm/comm_backend.h"
-#include "tools/bench/self_check_ops.h"
 
 enum { COPIED = 1 << 20, WORDS = 160 };
 

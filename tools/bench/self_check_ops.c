@@ -11,8 +11,8 @@
 #include "kernels/table/precision.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "tools/bench/bench_step.h"
-#include "tools/bench/self_check_ops.h"
+#include "tools/bench/bench_parts.h"
+#include "tools/bench/self_check_parts.h"
 
 enum { OPERANDS = 11, BOUNDARY = 256, NAME = 160, WORDS = 256 };
 

@@ -1,4 +1,4 @@
-#include "tools/data/inputs.h"
+#include "tools/data/tokenize_parts.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "tools/data/rejects.h"
+#include "tools/data/tokenize_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +21,13 @@ static bool is_regular(const char *path)
     return strcmp(path, "-") != 0 && (stat(path, &facts) != 0 || S_ISREG(facts.st_mode));
 }
 
-status rejects_check(const char *path, char *const *inputs, int count, bool force)
+status rejects_check(const char *path, char *const *files, int count, bool force)
 {
     struct stat own, other;
     if (strcmp(path, "-") == 0 || stat(path, &own) != 0 || !S_ISREG(own.st_mode))
         return STATUS_OK;
     for (int i = 0; i < count; i++)
-        if (stat(inputs[i], &other) == 0 && own.st_dev == other.st_dev && own.st_ino == other.st_ino)
+        if (stat(files[i], &other) == 0 && own.st_dev == other.st_dev && own.st_ino == other.st_ino)
             return status_fail(STATUS_USAGE, "--skip-bad %s: this is one of the inputs: name the file to write first",
                                path);
     return force ? STATUS_OK

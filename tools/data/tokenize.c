@@ -17,12 +17,10 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tools/data/dataset.h"
-#include "tools/data/inputs.h"
-#include "tools/data/rejects.h"
+#include "tools/data/tokenize_parts.h"
 #include "tools/options.h"
 #include "tools/stop.h"
 #include "tools/tools.h"
-#include "tools/data/train_vocab.h"
 
 typedef struct options {
     const char *output, *tokenizer, *separator, *skip_bad, *files_from, *part;

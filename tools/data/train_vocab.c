@@ -1,4 +1,4 @@
-#include "tools/data/train_vocab.h"
+#include "tools/data/tokenize_parts.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* phalanx plan: what a configuration needs and costs, on any number of ranks, without running anything. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -7,21 +8,56 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/plan/plan.h"
 #include "engine/compile/plan/plan_text.h"
+#include "engine/files/facts.h"
+#include "engine/files/output.h"
 #include "engine/islands/islands.h"
+#include "engine/run/batch.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"
 #include "parallel/schedule/timeline.h"
-#include "tools/page.h"
 #include "tools/planning.h"
 #include "tools/ticker.h"
-#include "tools/plan/plan_data.h"
-#include "tools/plan_launch.h"
-#include "tools/plan/plan_load.h"
-#include "tools/plan/plan_search.h"
-#include "tools/plan/plan_window.h"
+#include "tools/plan/plan_parts.h"
 #include "tools/tools.h"
+
+/* What context ranks send in vain where layers have a sliding window: every key goes to every rank, also to those none
+ * of whose queries are near enough to see it, and so does its gradient back. */
+typedef struct plan_window {
+    int rank;             /* of those that are listed, the one that sends most */
+    int64_t sent, unseen; /* bytes along context in a step, by layers that have a window; of these, those in vain */
+} plan_window;
+
+/* Documents that are masked make more of it unseen: here each sample is one. False: there are no such layers, or nobody
+ * divides samples' tokens. `unseen` is the mean over the context ranks. */
+static bool window_measure(plan_window *out, const plan *p)
+{
+    *out = (plan_window){0};
+    for (int i = 0; i < p->count; i++)
+        if (p->ranks[i].windowed > out->sent)
+            *out = (plan_window){.rank = p->ranks[i].rank, .sent = p->ranks[i].windowed};
+    if (out->sent > 0)
+        out->unseen = (int64_t)llround((double)out->sent * batch_unseen(&p->options));
+    return out->unseen > 0;
+}
+
+static void window_print(FILE *out, const plan_window *w, const plan *p)
+{
+    fprintf(out,
+            "\nwindows           of the %s of keys, values and their gradients that rank %d sends along context in a "
+            "step,\n"
+            "                  %s (%.0f%%) are of no use to the receiver, whose queries see %lld tokens: with fewer\n"
+            "                  parallel.context, or parallel.tensor instead, less is sent\n",
+            BYTES_TEXT(w->sent), w->rank, BYTES_TEXT(w->unseen), 100 * (double)w->unseen / (double)w->sent,
+            (long long)p->options.shape.sliding_window);
+}
+
+static void window_facts(fact_writer *out, const plan_window *w, const plan *p)
+{
+    FACTS_OBJECT(out, "\n context_windows", FACT("window", p->options.shape.sliding_window), FACT("rank", w->rank),
+                 FACT("bytes_sent", w->sent), FACT("unseen_bytes", w->unseen));
+}
 
 typedef struct wishes {
     bool json, listing, schedule, every, search;
@@ -95,7 +131,7 @@ static void islands_facts(fact_writer *out, const config *c, const plan *p, doub
 /* What options beside the configuration make of it; NULL without --data, without --load. */
 typedef struct extras {
     const plan_data *data;
-    const plan_load *load;
+    const planning_load *load;
     const options_said *said; /* the command line */
 } extras;
 
@@ -107,12 +143,12 @@ static void print_text(const config *c, const plan *p, double bandwidth, const e
     if (unsaid)
         puts("                  these are a small CPU's figures, as train.device is cpu: --device (" DEVICES_WORDS ",\n"
              "                  or a file of phalanx bench --profile) plans for another machine");
-    if (plan_window_measure(&window, p))
-        plan_window_print(stdout, &window, p);
+    if (window_measure(&window, p))
+        window_print(stdout, &window, p);
     if (e->data)
         plan_data_print(stdout, e->data, c);
     if (e->load)
-        plan_load_print(stdout, e->load, p);
+        planning_load_print(stdout, e->load, p);
     if (c->outer.every > 0)
         print_islands(c, p, bandwidth);
     plan_launch_print(stdout, c, p, e->said);
@@ -127,12 +163,12 @@ static void write_facts(const config *c, const plan *p, double bandwidth, const 
     if (c->outer.every > 0)
         islands_facts(&f, c, p, bandwidth);
     plan_launch_facts(&f, c, p, e->said);
-    if (plan_window_measure(&window, p))
-        plan_window_facts(&f, &window, p);
+    if (window_measure(&window, p))
+        window_facts(&f, &window, p);
     if (e->data)
         plan_data_facts(&f, e->data, c);
     if (e->load)
-        plan_load_facts(&f, e->load, p);
+        planning_load_facts(&f, e->load, p);
     facts_close(&f, '}');
     putchar('\n');
 }
@@ -156,7 +192,7 @@ static status print(const config *c, const plan *p, const extras *e, const wishe
         timeline_print(stdout, &p->spans, timeline_style_of(stdout));
     }
     if (w->svg)
-        s = page_write_timeline(w->svg, &p->spans);
+        s = output_print(w->svg, timeline_svg, &p->spans);
     if (s == STATUS_OK && fits != STATUS_OK)
         s = status_fail(fits, "%s", verdict);
     return s;
@@ -168,7 +204,7 @@ static status show(const config *c, const compile_options *options, const wishes
     profile prices = *of;
     RELEASED_BY(plan_free) plan p = {0};
     RELEASED_BY(plan_data_free) plan_data data = {0};
-    RELEASED_BY(plan_load_close) plan_load load = {0};
+    RELEASED_BY(planning_load_close) planning_load load = {0};
     TRY(planning_reserve(&beside, c->run.folder));
     prices.reserve = &beside;
     if (w->listing)
@@ -176,7 +212,7 @@ static status show(const config *c, const compile_options *options, const wishes
     if (w->data)
         TRY(plan_data_predict(&data, c, options, w->batches ? (int)w->batches : 16));
     if (w->load)
-        TRY(plan_load_open(&load, &prices, w->load, options));
+        TRY(planning_load_open(&load, &prices, w->load, options));
     ticker *told = ticker_open("compiling and playing the ranks' programs");
     status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
     if (s == STATUS_OK)
@@ -278,7 +314,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
                     "how equal the work of context ranks is on this data, whose first batches are read", &w->data),
         OPTION_INTEGER("--batches", "N", "of --data: global batches that are read; default 16", &w->batches, 1,
                        INT32_MAX),
-        OPTION_TEXT("--load", "LOAD", PLAN_LOAD_HELP, &w->load),
+        OPTION_TEXT("--load", "LOAD", PLANNING_LOAD_HELP, &w->load),
         OPTION_FLAG("--search", "find the fastest layouts on --ranks N instead", &w->search),
         OPTION_TEXT("--memory", "SIZE",
                     "of --search: memory of a device (80GiB); else the profile's, of which it leaves a twentieth free",

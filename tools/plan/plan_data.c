@@ -1,4 +1,4 @@
-#include "tools/plan/plan_data.h"
+#include "tools/plan/plan_parts.h"
 
 #include <stdlib.h>
 

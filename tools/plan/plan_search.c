@@ -1,4 +1,4 @@
-#include "tools/plan/plan_search.h"
+#include "tools/plan/plan_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"
-#include "tools/plan_launch.h"
 #include "tools/ticker.h"
 
 enum { SHOWN = 10, LAYOUT_TEXT = 160, WHY_TEXT = 160 };

@@ -3,13 +3,13 @@
 #include <stdlib.h>
 
 #include "engine/files/facts.h"
+#include "engine/files/output.h"
 #include "memory/log.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
 #include "parallel/schedule/timeline.h"
 #include "tools/options.h"
-#include "tools/page.h"
 #include "tools/tools.h"
 #include "parallel/schedule/schedule_check.h"
 
@@ -194,7 +194,7 @@ static status run(const wishes *w)
             for (int i = 0; i < s.stages; i++) /* as --keeps counts it, here and in pictures */
                 sim.stages[i].peak = t.peaks[i];
             (w->json ? print_json : print_text)(&s, &sim, t.peaks);
-            ok = w->svg ? page_write_timeline(w->svg, &sim) : STATUS_OK;
+            ok = w->svg ? output_print(w->svg, timeline_svg, &sim) : STATUS_OK;
             simulate_free(&sim);
         }
         schedule_free(&s);

@@ -11,13 +11,10 @@
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "tools/embed.h"
-#include "tools/options.h"
 #include "tools/page.h"
+#include "tools/options.h"
 #include "tools/planning.h"
-#include "tools/plan/plan_load.h"
-#include "tools/plan/timeline_memory.h"
-#include "tools/plan/timeline_sources.h"
+#include "tools/plan/timeline_picture.h"
 #include "tools/tools.h"
 
 EMBED(timeline_page, "tools/plan/timeline_page.html");
@@ -143,7 +140,7 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
     compile_options o;
     RELEASED_BY(profile_free) profile prices = {0};
     RELEASED_BY(plan_free) plan p = {0};
-    RELEASED_BY(plan_load_close) plan_load load = {0};
+    RELEASED_BY(planning_load_close) planning_load load = {0};
     planning_run of = run ? planning_run_of(run) : (planning_run){0};
     int ranks = (int)w->ranks ? (int)w->ranks : run ? ranks_of_run(run, &of) : 0;
     TRY(weights_configure(c));
@@ -153,11 +150,11 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
         TRY(profile_take_network(&prices, w->network));
     TRY(planning_options(&o, c, &g, &of, prices.node_ranks));
     if (w->load)
-        TRY(plan_load_open(&load, &prices, w->load, &o));
+        TRY(planning_load_open(&load, &prices, w->load, &o));
     TRY(plan_make(&p, &o, &prices, false, -1));
     TRY(draw(w, title, run, &p));
     if (w->load)
-        plan_load_print(stdout, &load, &p);
+        planning_load_print(stdout, &load, &p);
     return STATUS_OK;
 }
 
@@ -192,7 +189,7 @@ int timeline_main(int argc, char **argv)
                        &w.ranks, 1, INT32_MAX),
         OPTION_TEXT("--device", "NAME|FILE",
                     "prices of the prediction, as for phalanx plan; else the run's, or train.device's", &w.device),
-        OPTION_TEXT("--load", "LOAD", PLAN_LOAD_HELP, &w.load),
+        OPTION_TEXT("--load", "LOAD", PLANNING_LOAD_HELP, &w.load),
         OPTION_TEXT(
             "--network", "FILE",
             "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",

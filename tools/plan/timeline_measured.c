@@ -8,7 +8,7 @@
 
 #include "engine/run/trace.h"
 #include "memory/log.h"
-#include "tools/plan/timeline_sources.h"
+#include "tools/plan/timeline_picture.h"
 
 enum { MOST_RANKS = 64 };
 #define NANOSECOND 1e-3

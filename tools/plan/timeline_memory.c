@@ -1,4 +1,4 @@
-#include "tools/plan/timeline_memory.h"
+#include "tools/plan/timeline_picture.h"
 
 #include <stdio.h>
 

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "engine/compile/compile.h"
+#include "engine/compile/plan/plan.h"
 #include "engine/run/trace.h"
 
 /* Where a transfer goes: along an axis, or between a device and its host's memory. */
@@ -112,3 +113,18 @@ void picture_free(picture *p);
 json_t *picture_json(const picture *p, const picture_names *names, int most_spans);
 /* The same as events of the Trace Event Format, processes numbered from `first`. */
 void picture_events(json_t *into, const picture *p, const picture_names *names, int first);
+
+/* The memory of a step, drawn as SVG: a band a row, in which the classes of tensors lie upon one another. */
+
+/* Writes the picture to `path`. All rows have one scale, so that stages can be compared. STATUS_FAILED: the file cannot
+ * be written. */
+status timeline_memory_svg(const char *path, const picture *p);
+
+/* Where `phalanx timeline` takes its pictures from. */
+
+/* The step as it is simulated: a row for one rank of each stage. */
+status timeline_predict(picture *out, picture_names *names, const plan *p);
+/* Step `step` (-1: the last one) of a run that was traced: a row for each rank, of very many the first of each stage.
+ * *traced: false where the run has no trace, and `out` is empty. `o` is the run's, for what its ranks hold. */
+status timeline_measure(picture *out, bool *traced, picture_names *names, const char *run, int64_t step,
+                        const compile_options *o);

@@ -3,7 +3,7 @@
 
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "tools/plan/timeline_sources.h"
+#include "tools/plan/timeline_picture.h"
 
 enum { CAUSES = 5 };
 

@@ -8,9 +8,8 @@
 #include "engine/system/atomic.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "tools/embed.h"
-#include "tools/options.h"
 #include "tools/page.h"
+#include "tools/options.h"
 #include "tools/report/report_run.h"
 #include "tools/tools.h"
 

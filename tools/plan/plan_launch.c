@@ -1,4 +1,4 @@
-#include "tools/plan_launch.h"
+#include "tools/plan/plan_parts.h"
 
 #include <stdlib.h>
 #include <string.h>

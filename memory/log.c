@@ -98,6 +98,13 @@ void log_error(const char *format, ...)
     va_end(arguments);
 }
 
+bool log_has_control(const char *text)
+{
+    while (*text && (unsigned char)*text >= 0x20 && *text != 0x7f)
+        text++;
+    return *text;
+}
+
 void log_make_printable(char *text)
 {
     for (unsigned char *c = (unsigned char *)text; *c; c++)

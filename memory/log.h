@@ -27,6 +27,8 @@ void log_error(const char *format, ...) __attribute__((format(printf, 1, 2))); /
 /* Control characters, of C1 and of UTF-8 that a terminal would obey too, become question marks: what somebody else has
  * written is shown to people. In place. */
 void log_make_printable(char *text);
+/* Has it a control character, a line's end among them? */
+bool log_has_control(const char *text);
 
 _Noreturn void log_die(const char *file, int line, const char *condition, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -11,6 +11,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/crc32c.h"
 #include "engine/system/direct.h"
+#include "engine/system/reading.h"
 #include "engine/system/retry.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
@@ -115,20 +116,19 @@ const manifest_tensor *checkpoint_find(const checkpoint *c, const char *section,
 status checkpoint_expect(const checkpoint *c, const char *section, const char *const *names, int count)
 {
     json_auto_t *wanted = json_object();
-    status s = STATUS_OK;
-    for (int i = 0; i < count && s == STATUS_OK; i++) {
+    for (int i = 0; i < count; i++) {
         json_object_set_new(wanted, names[i], json_true());
         if (!checkpoint_find(c, section, names[i]))
-            s = status_fail(STATUS_FAILED, "%s: tensor %s/%s is missing: was it saved by another model?", c->folder,
-                            section, names[i]);
+            return status_fail(STATUS_FAILED, "%s: tensor %s/%s is missing: was it saved by another model?", c->folder,
+                               section, names[i]);
     }
-    for (int i = 0; i < c->manifest->tensor_count && s == STATUS_OK; i++) {
+    for (int i = 0; i < c->manifest->tensor_count; i++) {
         const manifest_tensor *t = &c->manifest->tensors[i];
         if (!strcmp(t->section, section) && !json_object_get(wanted, t->name))
-            s = status_fail(STATUS_FAILED, "%s: tensor %s/%s is none of this model's: was it saved by another?",
-                            c->folder, section, t->name);
+            return status_fail(STATUS_FAILED, "%s: tensor %s/%s is none of this model's: was it saved by another?",
+                               c->folder, section, t->name);
     }
-    return s;
+    return STATUS_OK;
 }
 
 /* ---- reading ---- */
@@ -166,8 +166,7 @@ static status descriptor_of(int *out, checkpoint *c, int index)
                 c->open--;
             }
         AUTO_FREE char *path = must_format("%s/%s", c->folder, file->name);
-        status s = open_file(&c->descriptors[index], path, file->bytes);
-        TRY(s);
+        TRY(open_file(&c->descriptors[index], path, file->bytes));
         c->open++;
     }
     *out = c->descriptors[index];
@@ -364,24 +363,22 @@ static status verify_header(const checkpoint *c, const char *path)
     TRY(safetensors_open(&file, path));
     const json_t *said = json_object_get(safetensors_metadata(file), "run");
     const char *run = json_is_string(said) ? json_string_value(said) : "";
-    status s = STATUS_OK;
-    if (strcmp(run, c->manifest->run) != 0)
-        s = status_fail(STATUS_FAILED, "%s was written by run %s, the manifest beside it by run %s", path,
-                        *run ? run : "(none)", *c->manifest->run ? c->manifest->run : "(none)");
-    return s;
+    if (strcmp(run, c->manifest->run) == 0)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED, "%s was written by run %s, the manifest beside it by run %s", path,
+                       *run ? run : "(none)", *c->manifest->run ? c->manifest->run : "(none)");
 }
 
 static status verify_file(checkpoint *c, int index)
 {
     const manifest_file *file = &c->manifest->files[index];
-    size_t length = strlen(file->name), suffix = strlen(".safetensors");
     direct_values found = {.type = DTYPE_UINT8, .crc32c = file->crc32c};
     if (file->has_crc32c)
         TRY(checksum(&found, c, index, 0, file->bytes));
     if (found.crc32c != file->crc32c)
         return status_fail(STATUS_FAILED, "%s/%s is damaged: checksum %08x, its manifest says %08x", c->folder,
                            file->name, found.crc32c, file->crc32c);
-    if (length <= suffix || strcmp(file->name + length - suffix, ".safetensors") != 0)
+    if (!reading_ends_in(file->name, ".safetensors"))
         return STATUS_OK;
     AUTO_FREE char *path = must_format("%s/%s", c->folder, file->name);
     return verify_header(c, path);

@@ -134,49 +134,32 @@ static int64_t step_of(const char *name)
     return count > 0 && count < 19 && !digits[count] ? strtoll(digits, NULL, 10) : -1;
 }
 
-/* The steps that a checkpoints folder has something of, newest first; each once. */
-typedef struct steps {
-    int count;
-    char **name; /* "step-00000100" */
-} steps;
-
 static int compare_names(const void *a, const void *b)
 {
     int64_t x = step_of(*(char *const *)a), y = step_of(*(char *const *)b);
     return x != y ? (x < y ? 1 : -1) : strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static void steps_free(steps *s)
+/* The steps that a checkpoints folder has something of, "step-00000100", newest first; each once. None if the folder is
+ * certainly not there. */
+static status list_steps(reading_names *out, const char *folder)
 {
-    for (int i = 0; i < s->count; i++)
-        free(s->name[i]);
-    free(s->name);
-    *s = (steps){0};
-}
-
-static void steps_add(steps *s, const char *entry)
-{
-    const char *name = strncmp(entry, OLD, strlen(OLD)) ? entry : entry + strlen(OLD);
-    if (step_of(name) < 0)
-        return;
-    for (int i = 0; i < s->count; i++)
-        if (!strcmp(s->name[i], name))
-            return;
-    s->name = must_realloc(s->name, (unsigned long)(s->count + 1) * sizeof *s->name);
-    s->name[s->count++] = must_strdup(name);
-}
-
-/* None if the folder is certainly not there. */
-static status steps_list(steps *out, const char *folder)
-{
-    reading_names all;
-    *out = (steps){0};
-    TRY(reading_folder(&all, folder));
-    for (int i = 0; i < all.count; i++)
-        steps_add(out, all.name[i]);
-    reading_names_free(&all);
-    if (out->count > 1)
-        qsort(out->name, (size_t)out->count, sizeof *out->name, compare_names);
+    int kept = 0;
+    TRY(reading_folder(out, folder));
+    for (int i = 0; i < out->count; i++) {
+        char *entry = out->name[i], *name = strncmp(entry, OLD, strlen(OLD)) ? entry : entry + strlen(OLD);
+        memmove(entry, name, strlen(name) + 1);
+        bool known = step_of(entry) < 0;
+        for (int k = 0; k < kept && !known; k++)
+            known = !strcmp(out->name[k], entry);
+        if (known)
+            free(entry);
+        else
+            out->name[kept++] = entry;
+    }
+    out->count = kept;
+    if (kept > 1)
+        qsort(out->name, (size_t)kept, sizeof *out->name, compare_names);
     return STATUS_OK;
 }
 
@@ -199,8 +182,8 @@ void checkpoint_offers_free(checkpoint_offers *o)
  * offers no checkpoint, but does not prove that there is none. */
 static status add_older(checkpoint_offers *o, const char *folder, const char *latest)
 {
-    steps all;
-    TRY(steps_list(&all, folder));
+    RELEASED_BY(reading_names_free) reading_names all = {0};
+    TRY(list_steps(&all, folder));
     int64_t below = latest ? step_of(latest) : -1;
     for (int i = 0; i < all.count; i++) {
         char *path = NULL;
@@ -210,7 +193,6 @@ static status add_older(checkpoint_offers *o, const char *folder, const char *la
         if (path)
             add_offer(o, path);
     }
-    steps_free(&all);
     return STATUS_OK;
 }
 
@@ -251,19 +233,17 @@ status checkpoint_offers_find(checkpoint_offers *out, const char *folder)
 static status remove_leftovers(const char *folder, int64_t last)
 {
     static const char temporary[] = ".tmp-";
-    reading_names all;
+    RELEASED_BY(reading_names_free) reading_names all = {0};
     TRY(reading_folder(&all, folder));
-    status s = STATUS_OK;
-    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
+    for (int i = 0; i < all.count; i++) {
         bool is_one = strncmp(all.name[i], temporary, strlen(temporary)) == 0;
         int64_t step = is_one ? step_of(all.name[i] + strlen(temporary)) : -1;
         if (step < 0 || step >= last)
             continue;
         AUTO_FREE char *path = must_format("%s/%s", folder, all.name[i]);
-        s = atomic_remove(path);
+        TRY(atomic_remove(path));
     }
-    reading_names_free(&all);
-    return s;
+    return STATUS_OK;
 }
 
 /* Under a temporary name first, so that what is half removed is no checkpoint. */
@@ -278,13 +258,13 @@ static status remove_checkpoint(const char *folder, const char *path, const char
 status checkpoint_prune(const char *folder, int keep, int keep_every, const checkpoint_needed *needed)
 {
     AUTO_FREE char *latest = NULL;
-    RELEASED_BY(steps_free) steps all = {0};
+    RELEASED_BY(reading_names_free) reading_names all = {0};
     TRY(read_latest(&latest, folder));
     int64_t last = latest ? step_of(latest) : -1;
     status left = remove_leftovers(folder, last); /* one that stays keeps no old checkpoint from being removed */
     if (keep < 1)
         return left;
-    TRY(steps_list(&all, folder));
+    TRY(list_steps(&all, folder));
     for (int i = 0, kept = 0; i < all.count; i++) {
         int64_t step = step_of(all.name[i]);
         AUTO_FREE char *path = must_format("%s/%s", folder, all.name[i]);

@@ -9,6 +9,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
 #include "engine/system/mapping.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -185,21 +186,10 @@ status manifest_check(const manifest *m, const char *where)
 
 /* ---- reading ---- */
 
-/* A name that may be in a message and, for a file, in a path below the checkpoint's folder. */
 static bool is_name(const json_t *value)
 {
     const char *text = json_string_value(value);
-    if (!text || !*text)
-        return false;
-    for (; *text; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
-            return false;
-    return true;
-}
-
-static bool is_plain(const json_t *value)
-{
-    return is_name(value) && !strchr(json_string_value(value), '/') && json_string_value(value)[0] != '.';
+    return text && *text && !log_has_control(text);
 }
 
 static bool get_number(int64_t *out, const json_t *value, int64_t least, int64_t most)
@@ -241,7 +231,8 @@ static status read_files(manifest *m, const json_t *files, const char *path)
         const json_t *entry = json_array_get(files, i), *name = json_object_get(entry, "name");
         const json_t *crc = json_object_get(entry, "crc32c");
         manifest_file file = {.has_crc32c = crc != NULL};
-        if (!is_plain(name) || !get_number(&file.bytes, json_object_get(entry, "bytes"), 0, INT64_MAX) ||
+        if (!reading_is_name(json_string_value(name)) ||
+            !get_number(&file.bytes, json_object_get(entry, "bytes"), 0, INT64_MAX) ||
             (crc && !get_checksum(&file.crc32c, crc)))
             return status_fail(STATUS_FAILED, "%s: file %d: wrong name, size or checksum", path, (int)i);
         file.name = must_strdup(json_string_value(name));
@@ -275,7 +266,7 @@ static status read_tensor(manifest *m, const json_t *entry, int number, const ch
     const json_t *section = json_object_get(entry, "section"), *name = json_object_get(entry, "name");
     const json_t *shape = json_object_get(entry, "shape"), *pieces = json_object_get(entry, "pieces");
     const char *type_name = json_string_value(json_object_get(entry, "dtype"));
-    if (!is_plain(section) || !is_name(name))
+    if (!reading_is_name(json_string_value(section)) || !is_name(name))
         return status_fail(STATUS_FAILED, "%s: tensor %d: wrong section or name", path, number);
     const char *s = json_string_value(section), *n = json_string_value(name);
     manifest_tensor t = {.section = (char *)(uintptr_t)s, .name = (char *)(uintptr_t)n};

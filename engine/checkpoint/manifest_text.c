@@ -8,25 +8,21 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* Names have no control characters: two characters are to be escaped. */
-static status put_string(direct *out, const char *text)
+/* One value, which is taken. */
+static status put(direct *out, json_t *value)
 {
-    TRY(direct_print(out, "\""));
-    for (size_t plain; *text; text += plain + (text[plain] != 0)) {
-        plain = strcspn(text, "\"\\");
-        TRY(direct_write(out, text, (int64_t)plain, NULL));
-        if (text[plain])
-            TRY(direct_print(out, "\\%c", text[plain]));
-    }
-    return direct_print(out, "\"");
+    AUTO_FREE char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    json_decref(value);
+    MUST(text, "a text that is not UTF-8, or out of host memory");
+    return direct_write(out, text, (int64_t)strlen(text), NULL);
 }
 
-static status put_numbers(direct *out, const int64_t *values, int count)
+static json_t *numbers(const int64_t *values, int count)
 {
-    TRY(direct_print(out, "["));
+    json_t *array = json_array();
     for (int i = 0; i < count; i++)
-        TRY(direct_print(out, "%s%lld", i ? "," : "", (long long)values[i]));
-    return direct_print(out, "]");
+        json_array_append_new(array, json_integer(values[i]));
+    return array;
 }
 
 status manifest_text_head(direct *out, int ranks, const char *run, json_t *meta)
@@ -34,12 +30,8 @@ status manifest_text_head(direct *out, int ranks, const char *run, json_t *meta)
     TRY(direct_print(out, "{\"format\":\"" MANIFEST_FORMAT "\",\"version\":%d,\"ranks\":%d,", MANIFEST_VERSION, ranks));
     TRY(*run ? direct_print(out, "\"run\":\"%s\",\n", run) : direct_print(out, "\n"));
     if (meta) {
-        AUTO_FREE char *text = json_dumps(meta, JSON_COMPACT | JSON_REAL_PRECISION(17));
-        MUST(text, "a text that is not UTF-8, or out of host memory");
-        status s = direct_print(out, "\"meta\":");
-        if (s == STATUS_OK)
-            s = direct_write(out, text, (int64_t)strlen(text), NULL);
-        TRY(s);
+        TRY(direct_print(out, "\"meta\":"));
+        TRY(put(out, json_incref(meta)));
         TRY(direct_print(out, ",\n"));
     }
     return direct_print(out, "\"files\":[");
@@ -47,28 +39,27 @@ status manifest_text_head(direct *out, int ranks, const char *run, json_t *meta)
 
 status manifest_text_file(direct *out, const manifest_file *file, bool first)
 {
-    TRY(direct_print(out, first ? "\n{\"name\":" : ",\n{\"name\":"));
-    TRY(put_string(out, file->name));
-    TRY(direct_print(out, ",\"bytes\":%lld", (long long)file->bytes));
-    return file->has_crc32c ? direct_print(out, ",\"crc32c\":\"%08x\"}", file->crc32c) : direct_print(out, "}");
+    json_t *entry = json_pack("{s:s, s:I}", "name", file->name, "bytes", (json_int_t)file->bytes);
+    if (file->has_crc32c)
+        json_object_set_new(entry, "crc32c", json_sprintf("%08x", file->crc32c));
+    TRY(direct_print(out, first ? "\n" : ",\n"));
+    return put(out, entry);
 }
 
 status manifest_text_tensor(direct *out, const manifest_tensor *t, bool first)
 {
     TRY(direct_print(out, first ? "\n],\n\"tensors\":[\n" : ",\n"));
     TRY(direct_print(out, "{\"section\":\"%s\",\"name\":", t->section));
-    TRY(put_string(out, t->name));
+    TRY(put(out, json_string(t->name)));
     TRY(direct_print(out, ",\"dtype\":\"%s\",\"shape\":", dtype_name(t->type)));
-    TRY(put_numbers(out, t->global, t->dims));
+    TRY(put(out, numbers(t->global, t->dims)));
     TRY(direct_print(out, ",\"pieces\":["));
     for (int k = 0; k < t->count; k++) {
         const manifest_piece *p = &t->pieces[k];
-        TRY(direct_print(out, "%s\n  {\"start\":", k ? "," : ""));
-        TRY(put_numbers(out, p->part.start, t->dims));
-        TRY(direct_print(out, ",\"size\":"));
-        TRY(put_numbers(out, p->part.size, t->dims));
-        TRY(direct_print(out, ",\"file\":%d,\"offset\":%lld,\"bytes\":%lld,\"crc32c\":\"%08x\"}", p->file,
-                         (long long)p->offset, (long long)p->bytes, p->crc32c));
+        TRY(direct_print(out, "%s\n  ", k ? "," : ""));
+        TRY(put(out, json_pack("{s:o, s:o, s:i, s:I, s:I, s:o}", "start", numbers(p->part.start, t->dims), "size",
+                               numbers(p->part.size, t->dims), "file", p->file, "offset", (json_int_t)p->offset,
+                               "bytes", (json_int_t)p->bytes, "crc32c", json_sprintf("%08x", p->crc32c))));
     }
     return direct_print(out, "]}");
 }

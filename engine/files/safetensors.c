@@ -46,19 +46,11 @@ struct safetensors {
     safetensors_tensor *tensors; /* [count] by offset */
 };
 
-static bool has_control(const char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
-            return true;
-    return false;
-}
-
 /* One entry of the header; `end` of the data section bounds its offsets. */
 static status read_entry(const safetensors *s, safetensors_tensor *t, const char *name, const json_t *entry)
 {
     int64_t room = s->bytes - s->data_start;
-    if (has_control(name))
+    if (log_has_control(name))
         return status_fail(STATUS_FAILED, "%s: a tensor's name has control characters", s->path);
     const char *type = json_string_value(json_object_get(entry, "dtype"));
     const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
@@ -66,9 +58,9 @@ static status read_entry(const safetensors *s, safetensors_tensor *t, const char
         return status_fail(STATUS_FAILED, "%s: tensor %s: the header must say dtype, shape and two data_offsets",
                            s->path, name);
     *t = (safetensors_tensor){.name = name, .dims = (int)json_array_size(shape)};
-    if (has_control(type) || !find_type(&t->type, type))
+    if (log_has_control(type) || !find_type(&t->type, type))
         return status_fail(STATUS_FAILED, "%s: tensor %s: unknown dtype %.20s", s->path, name,
-                           has_control(type) ? "" : type);
+                           log_has_control(type) ? "" : type);
     if (json_array_size(shape) > SAFETENSORS_DIMS)
         return status_fail(STATUS_FAILED, "%s: tensor %s has %d dimensions, more than %d", s->path, name, t->dims,
                            SAFETENSORS_DIMS);
@@ -144,7 +136,7 @@ static status read_header(safetensors *s)
     s->header = json_loadb((const char *)s->data + 8, (size_t)length, JSON_REJECT_DUPLICATES, &error);
     if (!s->header)
         return status_fail(STATUS_FAILED, "%s: header, byte %d: %s", s->path, error.position + 8,
-                           has_control(error.text) ? "no JSON" : error.text);
+                           log_has_control(error.text) ? "no JSON" : error.text);
     if (!json_is_object(s->header))
         return status_fail(STATUS_FAILED, "%s: the header is no JSON object", s->path);
     s->tensors = must_calloc(json_object_size(s->header), sizeof *s->tensors);

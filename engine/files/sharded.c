@@ -7,6 +7,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/mapping.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -16,31 +17,22 @@ struct sharded {
     sharded_tensor *tensors; /* [count] by name */
 };
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t a = strlen(text), b = strlen(end);
-    return a >= b && !strcmp(text + a - b, end);
-}
-
 /* Neither file is there: say what is. */
 static status nothing_to_open(const char *folder)
 {
-    DIR *entries = opendir(folder);
+    AUTO(DIR) *entries = opendir(folder);
     if (!entries)
         return status_fail(STATUS_FAILED, "cannot open folder %s", folder);
     char pickle[256] = "", other[256] = "";
     for (struct dirent *entry; (entry = readdir(entries));) {
         const char *name = entry->d_name;
-        bool shown = true; /* names go into a message of one line */
-        for (const char *c = name; *c; c++)
-            shown = shown && (unsigned char)*c >= 0x20 && *c != 0x7f;
-        bool pickled = ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth");
+        bool shown = !log_has_control(name); /* names go into a message of one line */
+        bool pickled = reading_ends_in(name, ".bin") || reading_ends_in(name, ".pt") || reading_ends_in(name, ".pth");
         if (shown && pickled && (!*pickle || strcmp(name, pickle) < 0))
             strcpy(pickle, name);
-        if (shown && ends_with(name, ".safetensors") && (!*other || strcmp(name, other) < 0))
+        if (shown && reading_ends_in(name, ".safetensors") && (!*other || strcmp(name, other) < 0))
             strcpy(other, name);
     }
-    closedir(entries);
     if (*pickle)
         return status_fail(
             STATUS_FAILED,
@@ -73,17 +65,6 @@ static void collect(sharded *s)
     qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, compare_tensor);
 }
 
-/* A plain name within the folder that fits on one line. */
-static bool is_file_name(const char *name)
-{
-    if (!name || !*name || *name == '.' || strchr(name, '/') || strlen(name) > 255)
-        return false;
-    for (; *name; name++)
-        if ((unsigned char)*name < 0x20 || *name == 0x7f)
-            return false;
-    return true;
-}
-
 /* Open each file that the map names, once; `opened` gets its number by name. */
 static status open_files(sharded *s, json_t *opened, const json_t *map, const char *folder, const char *path)
 {
@@ -91,14 +72,13 @@ static status open_files(sharded *s, json_t *opened, const json_t *map, const ch
     for (void *i = json_object_iter((json_t *)(uintptr_t)map); i;
          i = json_object_iter_next((json_t *)(uintptr_t)map, i)) {
         const char *name = json_string_value(json_object_iter_value(i));
-        if (!is_file_name(name))
+        if (!reading_is_name(name))
             return status_fail(STATUS_FAILED, "%s: weight_map must give every tensor the name of a file beside it",
                                path);
         if (json_object_get(opened, name))
             continue;
         AUTO_FREE char *file = must_format("%s/%s", folder, name);
-        status result = safetensors_open(&s->file[s->files], file);
-        TRY(result);
+        TRY(safetensors_open(&s->file[s->files], file));
         json_object_set_new(opened, name, json_integer(s->files++));
     }
     return STATUS_OK;

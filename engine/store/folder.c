@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,16 +42,10 @@ typedef struct fetch {
 
 /* ---- which objects ----------------------------------------------------------------------------------------------- */
 
-static bool ends_in(const char *name, const char *ending)
-{
-    size_t length = strlen(name), tail = strlen(ending);
-    return length > tail && strcmp(name + length - tail, ending) == 0;
-}
-
 /* A name that can be one of a file within the folder. */
 static bool is_file_name(const char *name)
 {
-    return *name && *name != '.' && strlen(name) < 200 && !strchr(name, '/');
+    return reading_is_name(name) && strlen(name) < 200;
 }
 
 /* The weights of other programs, which repeat those in safetensors files, are left out. */
@@ -61,7 +53,7 @@ static bool is_needed(const char *name)
 {
     static const char *const others[] = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (ends_in(name, others[i]))
+        if (reading_ends_in(name, others[i]))
             return false;
     return is_file_name(name);
 }
@@ -220,11 +212,12 @@ static void list_missing(fetch *f)
             f->there += e->bytes;
             continue;
         }
-        f->item[f->items++] = (download_item){.key = e->key,
-                                              .etag = e->etag,
-                                              .path = must_format("%s/%s", f->folder, name),
-                                              .bytes = e->bytes,
-                                              .header = f->part == FOLDER_HEADERS && ends_in(name, ".safetensors")};
+        f->item[f->items++] =
+            (download_item){.key = e->key,
+                            .etag = e->etag,
+                            .path = must_format("%s/%s", f->folder, name),
+                            .bytes = e->bytes,
+                            .header = f->part == FOLDER_HEADERS && reading_ends_in(name, ".safetensors")};
     }
 }
 

@@ -25,6 +25,19 @@ static bool is_absent(int error)
     return error == ENOENT || error == ENOTDIR;
 }
 
+/* ---- names ---- */
+
+bool reading_is_name(const char *name)
+{
+    return name && *name && *name != '.' && !strchr(name, '/') && strlen(name) <= NAME_MAX && !log_has_control(name);
+}
+
+bool reading_ends_in(const char *name, const char *ending)
+{
+    size_t length = strlen(name), tail = strlen(ending);
+    return length > tail && strcmp(name + length - tail, ending) == 0;
+}
+
 /* ---- files ---- */
 
 bool reading_exactly(int file, void *to, int64_t offset, int64_t bytes)

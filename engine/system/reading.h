@@ -32,6 +32,11 @@ typedef struct reading_names {
 status reading_folder(reading_names *out, const char *path);
 void reading_names_free(reading_names *n);
 
+/* May this be the name of a file within a folder, and stand in a line? NULL may not. */
+bool reading_is_name(const char *name);
+/* Does a name end so, and is longer? */
+bool reading_ends_in(const char *name, const char *ending);
+
 /* The absolute path without links, the caller's to free; NULL: there is nothing of that name. */
 status reading_real_path(char **out, const char *path);
 

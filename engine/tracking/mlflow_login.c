@@ -32,10 +32,9 @@ static char *take_variable(const char *name, bool secret)
 /* What becomes a line of a header is one line. */
 static status check_line(const char *text, const char *name)
 {
-    for (const char *c = text; c && *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 127)
-            return status_fail(STATUS_USAGE, "%s holds a control character, or more than one line", name);
-    return STATUS_OK;
+    return !text || !log_has_control(text)
+               ? STATUS_OK
+               : status_fail(STATUS_USAGE, "%s holds a control character, or more than one line", name);
 }
 
 static status make_header(mlflow_login *l)

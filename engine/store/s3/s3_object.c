@@ -24,21 +24,13 @@ static bool is_bucket(const char *name)
            strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_") == length;
 }
 
-static bool has_control(const char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 127)
-            return true;
-    return false;
-}
-
 status object_split(char **bucket, char **key, const char *url)
 {
     enum { MOST_KEY = 1024 };
     const char *begin = url + 5, *slash = strchr(begin, '/');
     char *name = must_format("%.*s", (int)strcspn(begin, "/"), begin);
     bool sound = object_is_url(url) && is_bucket(name),
-         key_sound = !slash || (strlen(slash + 1) <= MOST_KEY && !has_control(slash + 1));
+         key_sound = !slash || (strlen(slash + 1) <= MOST_KEY && !log_has_control(slash + 1));
     if (sound && key_sound) {
         *bucket = name;
         *key = must_strdup(slash ? slash + 1 : "");

@@ -69,7 +69,7 @@ static char *join(char **text, int count, const char *between)
  * a 1 in its place. */
 char *signature_query(const http_pair *query, int queries)
 {
-    char **text = must_calloc((unsigned long)queries + 1, sizeof *text);
+    AUTO_FREE char **text = must_calloc((unsigned long)queries + 1, sizeof *text);
     for (int i = 0; i < queries; i++) {
         AUTO_FREE char *name = http_coded(query[i].name, ""), *value = http_coded(query[i].value, "");
         text[i] = must_format("%s\1%s", name, value);
@@ -77,16 +77,14 @@ char *signature_query(const http_pair *query, int queries)
     qsort(text, (size_t)queries, sizeof *text, compare);
     for (int i = 0; i < queries; i++)
         *strchr(text[i], '\1') = '=';
-    char *out = join(text, queries, "&");
-    free(text);
-    return out;
+    return join(text, queries, "&");
 }
 
 /* Sorted lines "name:value" (into *lines, each with its end) and the names with ";" between. */
 static void canonical_headers(char **lines, char **names, const signature_request *r)
 {
-    char **line = must_calloc((unsigned long)r->headers + 1, sizeof *line);
-    char **name = must_calloc((unsigned long)r->headers + 1, sizeof *name);
+    AUTO_FREE char **line = must_calloc((unsigned long)r->headers + 1, sizeof *line);
+    AUTO_FREE char **name = must_calloc((unsigned long)r->headers + 1, sizeof *name);
     for (int i = 0; i < r->headers; i++) {
         line[i] = must_format("%s\1%s\n", r->header[i].name, r->header[i].value);
         name[i] = must_strdup(r->header[i].name);
@@ -97,8 +95,6 @@ static void canonical_headers(char **lines, char **names, const signature_reques
         *strchr(line[i], '\1') = ':';
     *lines = join(line, r->headers, "");
     *names = join(name, r->headers, ";");
-    free(line);
-    free(name);
 }
 
 /* ---- signing ----------------------------------------------------------------------------------------------------- */
@@ -118,19 +114,16 @@ static void sign(char hex[SIGNATURE_HEX], const signature_key *key, const char *
 
 char *signature_authorization(const signature_key *key, const signature_request *r)
 {
-    char *lines, *names, hash[SIGNATURE_HEX], signature[SIGNATURE_HEX];
-    char *path = signature_path(r->path), *query = signature_query(r->query, r->queries);
+    char hash[SIGNATURE_HEX], signature[SIGNATURE_HEX];
+    AUTO_FREE char *lines = NULL, *names = NULL;
+    AUTO_FREE char *path = signature_path(r->path), *query = signature_query(r->query, r->queries);
     canonical_headers(&lines, &names, r);
-    char *canonical = must_format("%s\n%s\n%s\n%s\n%s\n%s", r->method, path, query, lines, names, r->payload);
-    char *day = must_format("%.8s", r->time);
-    char *scope = must_format("%s/%s/%s/aws4_request", day, key->region, key->service);
+    AUTO_FREE char *canonical = must_format("%s\n%s\n%s\n%s\n%s\n%s", r->method, path, query, lines, names, r->payload);
+    AUTO_FREE char *day = must_format("%.8s", r->time);
+    AUTO_FREE char *scope = must_format("%s/%s/%s/aws4_request", day, key->region, key->service);
     signature_hash(hash, canonical, (int64_t)strlen(canonical));
-    char *text = must_format("AWS4-HMAC-SHA256\n%s\n%s\n%s", r->time, scope, hash);
+    AUTO_FREE char *text = must_format("AWS4-HMAC-SHA256\n%s\n%s\n%s", r->time, scope, hash);
     sign(signature, key, day, text);
-    char *out = must_format("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s", key->id, scope, names,
-                            signature);
-    char *const made[] = {lines, names, path, query, canonical, day, scope, text};
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        free(made[i]);
-    return out;
+    return must_format("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s", key->id, scope, names,
+                       signature);
 }

@@ -51,7 +51,7 @@ status checkpoint_bytes(direct *out, void *context);
 char *checkpoint_temporary(const char *folder, const char *name);
 char *checkpoint_fragment(const char *temporary, int rank);
 
-/* ---- rank 0's part (checkpoint_publisher.c): from the shares of all ranks to a folder that `latest` names ----
+/* ---- rank 0's part: from the shares of all ranks to a folder that `latest` names ----
  *
  * A publisher is opened once for a run and allocates nothing that grows with the model when it publishes. Its buffer is
  * the caller's (CHECKPOINT_WRITER_BUFFER bytes) and may be the writer's. One thread at a time uses it.

@@ -81,37 +81,23 @@ static status read_bin(void *context, void *to, int64_t offset, int64_t bytes)
     return s;
 }
 
-/* Samples of random order from more data than the cache has room for: most of a block would go unread, so that blocks
- * are small. */
-static status find_bin(blocks_object **out, stored *r, const char *url, bool scattered)
-{
-    blocks_object *o = NULL;
-    TRY(blocks_find(&o, r->blocks, url, BLOCKS_BYTES));
-    if (scattered && blocks_bytes(o) > r->bytes)
-        TRY(blocks_find(&o, r->blocks, url, BLOCKS_SMALL));
-    *out = o;
-    return STATUS_OK;
-}
-
 status stored_indexed(indexed **out, stored_set **set, stored *r, const char *prefix, bool scattered)
 {
     if (!r->blocks)
         TRY(blocks_open(&r->blocks, &(blocks_settings){
                                         .folder = r->folder, .bytes = r->bytes, .sharers = r->sharers, .use = r->use}));
-    stored_set *made = must_calloc(1, sizeof *made);
+    stored_set *made = *set = must_calloc(1, sizeof *made);
     made->next = r->sets;
     r->sets = made;
     AUTO_FREE char *idx = must_format("%s.idx", prefix), *bin = must_format("%s.bin", prefix);
-    status s = blocks_whole(&made->idx, r->blocks, idx);
-    if (s == STATUS_OK)
-        s = find_bin(&made->bin, r, bin, scattered);
-    if (s == STATUS_OK) {
-        const indexed_source source = {
-            .read = read_bin, .context = made, .bytes = blocks_bytes(made->bin), .version = blocks_version(made->bin)};
-        s = indexed_parse_source(out, made->idx.data, made->idx.bytes, &source, prefix);
-    }
-    *set = made;
-    return s;
+    TRY(blocks_whole(&made->idx, r->blocks, idx));
+    TRY(blocks_find(&made->bin, r->blocks, bin, BLOCKS_BYTES));
+    /* Samples of random order from more data than the cache has room for: most of a block would go unread. */
+    if (scattered && blocks_bytes(made->bin) > r->bytes)
+        TRY(blocks_find(&made->bin, r->blocks, bin, BLOCKS_SMALL));
+    const indexed_source source = {
+        .read = read_bin, .context = made, .bytes = blocks_bytes(made->bin), .version = blocks_version(made->bin)};
+    return indexed_parse_source(out, made->idx.data, made->idx.bytes, &source, prefix);
 }
 
 bool stored_expect(stored_set *set, const indexed *data, int64_t first, int64_t count)

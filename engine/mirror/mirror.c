@@ -24,7 +24,7 @@
 enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 19, MOST_NAME = 256, MOST_LINE = 1024 };
 static const double FIRST_PAUSE = 2, LONGEST_PAUSE = 120; /* seconds after a failure */
 
-/* The lines of a manifest's files (manifest_text.c), one after another. */
+/* The lines of a manifest's files (manifest.c), one after another. */
 typedef struct lines_of_files {
     const char *at, *end;
 } lines_of_files;

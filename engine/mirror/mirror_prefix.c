@@ -127,18 +127,12 @@ status mirror_prefix_owner(mirror_owner *out, object_store *s, const mirror_pref
     return text ? take_owner(out, p, text) : STATUS_OK;
 }
 
-/* The id is in the text, so that the same bytes are this run's. */
-static char *owner_text(const mirror_owner *o)
-{
-    json_auto_t *root =
-        json_pack("{s:s,s:i,s:s,s:s}", "format", FORMAT, "version", 1, "run", o->run, "folder", o->folder);
-    MUST(root, "a folder's name that is not UTF-8, or out of host memory");
-    return json_dumps(root, JSON_COMPACT);
-}
-
 status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror_owner *mine)
 {
-    AUTO_FREE char *text = owner_text(mine), *key = mirror_prefix_key(p, "run", NULL);
+    json_auto_t *root = /* with the id, so that the same bytes are this run's */
+        json_pack("{s:s,s:i,s:s,s:s}", "format", FORMAT, "version", 1, "run", mine->run, "folder", mine->folder);
+    MUST(root, "a folder's name that is not UTF-8, or out of host memory");
+    AUTO_FREE char *text = json_dumps(root, JSON_COMPACT), *key = mirror_prefix_key(p, "run", NULL);
     RELEASED_BY(mirror_owner_free) mirror_owner other = {0};
     bool made = false;
     TRY(object_put_new(&made, s, key, text, (int64_t)strlen(text)));

@@ -170,7 +170,7 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
     int ranks = comm_ranks(t->world), first = -1, like = 0;
     readiness here = {mine != STATUS_OK,
                       (int)signals_pending(),
-                      (int)training_saves_progress(t),
+                      (int)saver_progress_of(t->saves->saver),
                       batch->deal,
                       batch->left_out,
                       batch->second_targets,
@@ -521,7 +521,7 @@ static status save_anyway(training *t, status why)
     if (why == STATUS_OK)
         return why;
     comm_broadcast_bytes(comm_world(t->world), &t->evicted, sizeof t->evicted, 0); /* rank 0 alone looks */
-    if (t->at.step == t->saved || t->evicted || training_saves_refused(t))
+    if (t->at.step == t->saved || t->evicted || t->saves->refused)
         return why;
     AUTO_FREE char *words = must_strdup(status_message());
     log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->at.step);
@@ -615,7 +615,7 @@ static status complete(training *t)
         s = checkpoint_prune(t->checkpoints, c->checkpoint.keep, c->checkpoint.keep_every, NULL);
     if (s != STATUS_OK)
         log_warn("%s", status_message());
-    training_saves_forget(t);
+    node_copies_forget(t->saves->copies);
     TRY(training_report_open(t));
     (void)training_saves_stall(t);
     return training_summary(t, false);
@@ -643,7 +643,7 @@ static status train_on(training *t, bool *stopped)
     }
     TRY(training_save_finish(t));
     if (t->config->checkpoint.memory_every > 0)
-        training_saves_forget(t);
+        node_copies_forget(t->saves->copies);
     *stopped = asked == SIGNALS_STOP && t->at.step < t->config->train.steps;
     training_upload_finish(t, *stopped);
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for an export");

@@ -99,7 +99,7 @@ static char *hottest_of(const training *t, int rank)
 {
     grid of = grid_of(&t->grid, rank);
     int64_t first, count;
-    const loads *spread = training_report_loads(t);
+    const loads *spread = t->report->loads;
     if (!spread || t->grid.size[GRID_PIPELINE] > 1)
         return NULL;
     shard_rows(&first, &count, t->config->model.shape.experts, grid_group_size(&of, AXIS_EXPERT),

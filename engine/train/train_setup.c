@@ -396,7 +396,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
                     .at = {.loss_scale = 1},
                     .now = {.ahead = -1},
                     .saves = training_saves_make(),
-                    .report = training_report_make(),
+                    .report = must_calloc(1, sizeof(training_report)),
                     .place = -1};
     t->schedule = config_learning_rate(c);
     if (precision_row_of(c->train.precision)->scales_loss)
@@ -473,7 +473,8 @@ void training_close(training *t)
     free(t->data.sets);
     samples_close(t->data.validation);
     stored_close(t->data.remote);
-    training_report_free(t->report);
+    resources_close(t->report->resources); /* it may tell of a GPU until here */
+    free(t->report);
     compile_free(&t->compiled);
     free(t->folder);
     free(t->checkpoints);

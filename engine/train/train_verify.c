@@ -44,15 +44,6 @@ status training_open_verify(training *t)
 
 /* ---- who is it? ------------------------------------------------------------------------------------------------- */
 
-static bool judge_own(verdict *out, const share *all, int ranks)
-{
-    int first = 0;
-    while (first < ranks && !all[first].bad)
-        first++;
-    out->rank = first;
-    return first < ranks;
-}
-
 /* Which rank sent what another has not received? */
 static void find_pair(verdict *out, training *t)
 {
@@ -115,25 +106,23 @@ static bool judge_along(verdict *out, const training *t, const share *all, int r
     return false;
 }
 
-static bool judge_replicas(verdict *out, const training *t, const share *all, int ranks)
-{
-    bool bad = false;
-    for (axis a = 0; a < AXIS_COUNT && !bad; a++)
-        bad = judge_along(out, t, all, ranks, a);
-    return bad;
-}
-
 static bool judge(verdict *out, training *t, const share *all, const verify_finding *mine)
 {
-    int ranks = comm_ranks(t->world);
-    if (judge_own(out, all, ranks)) {
+    int ranks = comm_ranks(t->world), first = 0;
+    while (first < ranks && !all[first].bad)
+        first++;
+    if (first < ranks) {
+        out->rank = first;
         char words[sizeof mine->words];
         memcpy(words, mine->words, sizeof words);
         comm_broadcast_bytes(comm_world(t->world), words, sizeof words, out->rank);
         snprintf(out->words, sizeof out->words, "rank %d on %s: %s", out->rank, t->hosts[out->rank], words);
         return true;
     }
-    return judge_messages(out, t, all, ranks) || judge_replicas(out, t, all, ranks);
+    bool bad = judge_messages(out, t, all, ranks);
+    for (axis a = 0; a < AXIS_COUNT && !bad; a++)
+        bad = judge_along(out, t, all, ranks, a);
+    return bad;
 }
 
 /* ---- what is done about it --------------------------------------------------------------------------------------- */

@@ -204,7 +204,7 @@ static void initialise(const compiled *c, executor *e, const storage *s, uint64_
         master = fill_begin(e, section_rows(c, s, STATE_MASTER));
 #pragma omp parallel num_threads(executor_context(e)->threads)
     {
-        float *values = must_alloc((unsigned long)p->columns * sizeof *values);
+        AUTO_FREE float *values = must_alloc((unsigned long)p->columns * sizeof *values);
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < p->rows; row++) {
             initial_row(values, p, row, seed);
@@ -212,7 +212,6 @@ static void initialise(const compiled *c, executor *e, const storage *s, uint64_
             if (apart)
                 store_row(master, row, values, p->columns);
         }
-        free(values);
     }
     fill_end(e, weight);
     fill_end(e, master);
@@ -347,33 +346,17 @@ static status load_states(const compiled *c, executor *e, checkpoint *file, bool
     return STATUS_OK;
 }
 
-/* Adds what a section has of a piece, fp32. */
-static status add_piece(checkpoint *file, const char *section, const checkpoint_piece *p, float *to)
+/* Adds what a section of feedback has, fp32. */
+static status add_checkpoint(void *context, const rectangle *of, const box_memory *to)
 {
-    bool matrix = p->of.dims > 1;
-    int64_t rows = p->of.part.size[0], columns = matrix ? p->of.part.size[1] : 1, step = matrix ? p->at.stride[1] : 0;
+    bool matrix = of->dims > 1;
+    int64_t rows = of->part.size[0], columns = matrix ? of->part.size[1] : 1, step = matrix ? to->stride[1] : 0;
     AUTO_FREE float *more = must_alloc((unsigned long)(rows * columns) * sizeof *more + 1);
-    status s = checkpoint_read(file, section, &p->of, &(box_memory){more, p->at.type, {columns, 1}});
-    for (int64_t i = 0; s == STATUS_OK && i < rows; i++)
+    TRY(read_checkpoint(context, of, &(box_memory){more, to->type, {columns, 1}}));
+    for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
-            to[i * p->at.stride[0] + j * step] += more[i * columns + j];
-    return s;
-}
-
-/* The sum of one section's feedback, and what is there already, where this rank owns it. */
-static status add_section(const compiled *c, executor *e, checkpoint *file, const char *section)
-{
-    int count;
-    AUTO_FREE checkpoint_piece *pieces = state_pieces(&count, c, e, OWN_FEEDBACK, false);
-    status s = STATUS_OK;
-    for (int i = 0; i < count && s == STATUS_OK; i++) {
-        const checkpoint_piece *p = &pieces[i];
-        int64_t address = (const char *)p->at.data - executor_context(e)->arena, bytes = checkpoint_extent(p);
-        float *data = executor_borrow(e, address, bytes);
-        s = add_piece(file, section, p, data);
-        executor_give_back(e, data, address, bytes, true);
-    }
-    return s;
+            ((float *)to->data)[i * to->stride[0] + j * step] += more[i * columns + j];
+    return STATUS_OK;
 }
 
 static status load_feedback(const compiled *c, executor *e, checkpoint *file)
@@ -392,11 +375,13 @@ static status load_feedback(const compiled *c, executor *e, checkpoint *file)
         TRY(load_section(c, e, c->feedback_section, read_checkpoint, &own));
         return load_section(c, e, STATE_FEEDBACK_SUM, read_checkpoint, &sum);
     }
+    /* The sum of all sections, and of what is there already, where this rank owns it. */
+    from_checkpoint each = {file, section}, sum = {file, STATE_FEEDBACK_SUM};
     for (int i = 0; i < saved; i++) {
         snprintf(section, sizeof section, "feedback_%d", i);
-        TRY(add_section(c, e, file, section));
+        TRY(load_section(c, e, OWN_FEEDBACK, add_checkpoint, &each));
     }
-    return sums ? add_section(c, e, file, STATE_FEEDBACK_SUM) : STATUS_OK;
+    return sums ? load_section(c, e, OWN_FEEDBACK, add_checkpoint, &sum) : STATUS_OK;
 }
 
 status state_load(const compiled *c, executor *e, checkpoint *file, bool *has_states)

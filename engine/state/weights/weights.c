@@ -63,7 +63,7 @@ struct weights {
     json_t *tokens;
     names_tensor *names; /* [count] */
     int count;
-    int *by_name; /* [count] indices into names */
+    const names_tensor **by_name; /* [count] */
     sharded *files;
     stored_at *stored;      /* [count] of a Hugging Face folder */
     checkpoint *checkpoint; /* or NULL */
@@ -91,10 +91,9 @@ static bool is_behind(const model_shape *s, const char *name)
            strtol(name + length, NULL, 10) >= shape_blocks(s);
 }
 
-static int compare_name(const void *a, const void *b, void *context)
+static int compare_name(const void *a, const void *b)
 {
-    const names_tensor *names = context;
-    return strcmp(names[*(const int *)a].name, names[*(const int *)b].name);
+    return strcmp((*(const names_tensor *const *)a)->name, (*(const names_tensor *const *)b)->name);
 }
 
 static void list_names(weights *w)
@@ -102,24 +101,16 @@ static void list_names(weights *w)
     w->names = names_list(&w->count, &w->shape);
     w->by_name = must_alloc((unsigned long)w->count * sizeof *w->by_name);
     for (int i = 0; i < w->count; i++)
-        w->by_name[i] = i;
-    qsort_r(w->by_name, (size_t)w->count, sizeof *w->by_name, compare_name, w->names);
+        w->by_name[i] = &w->names[i];
+    qsort(w->by_name, (size_t)w->count, sizeof *w->by_name, compare_name);
 }
 
 /* -1 if the model has none of that name */
 static int find(const weights *w, const char *name)
 {
-    int low = 0, high = w->count;
-    while (low < high) {
-        int middle = low + (high - low) / 2, order = strcmp(name, w->names[w->by_name[middle]].name);
-        if (order == 0)
-            return w->by_name[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return -1;
+    const names_tensor key = {.name = (char *)(uintptr_t)name}, *const wanted = &key;
+    const names_tensor **at = bsearch(&wanted, w->by_name, (size_t)w->count, sizeof *w->by_name, compare_name);
+    return at ? (int)(*at - w->names) : -1;
 }
 
 static void shape_text(char out[200], int dims, const int64_t *shape)

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +48,11 @@ typedef struct copy {
     manifest *manifest; /* of a checkpoint */
     json_t *map;        /* weight_map of an index */
 } copy;
+
+static int64_t bytes_of(const safetensors_tensor *t)
+{
+    return box_volume(t->dims, t->shape) * dtype_bytes(t->type);
+}
 
 /* ---- from one thread that reads to one that writes ---- */
 
@@ -147,11 +151,9 @@ static status note(copy *c, const safetensors_tensor *t, const char *file, int s
         return STATUS_OK;
     char section[] = "model";
     manifest_tensor of = {.section = section, .name = (char *)(uintptr_t)t->name, .type = t->type, .dims = t->dims};
-    manifest_piece piece = {.file = shard, .offset = offset, .crc32c = crc, .bytes = dtype_bytes(t->type)};
-    for (int d = 0; d < t->dims; d++) {
+    manifest_piece piece = {.file = shard, .offset = offset, .crc32c = crc, .bytes = bytes_of(t)};
+    for (int d = 0; d < t->dims; d++)
         of.global[d] = piece.part.size[d] = t->shape[d];
-        piece.bytes *= t->shape[d];
-    }
     return manifest_add_piece(c->manifest, &of, &piece);
 }
 
@@ -160,11 +162,8 @@ static status write_tensors(copy *c, ring *r, safetensors_writer *w, const char 
     for (int k = 0; k < r->tensors; k++) {
         int i = r->order[k];
         const safetensors_tensor *t = &c->tensors[r->first + i];
-        int64_t bytes = dtype_bytes(t->type);
-        for (int d = 0; d < t->dims; d++)
-            bytes *= t->shape[d];
         uint32_t crc;
-        TRY(write_tensor(r, w, &crc, bytes));
+        TRY(write_tensor(r, w, &crc, bytes_of(t)));
         TRY(note(c, t, file, shard, safetensors_writer_offset(w, i), crc));
     }
     return STATUS_OK;
@@ -357,14 +356,6 @@ static safetensors_tensor stored_as(const copy *c, int i)
     return t;
 }
 
-static int find_slot(const weights *w, parts_slot slot)
-{
-    int i = 0;
-    while (weights_at(w, i)->slot != slot)
-        i++;
-    return i;
-}
-
 /* The model's tensors, and in a Hugging Face folder the copies that its block behind the last layer has. */
 static void list_tensors(copy *c)
 {
@@ -380,7 +371,8 @@ static void list_tensors(copy *c)
     }
     for (int i = 0; !c->manifest && names_copy_of(name, &slot, s, i); i++, c->count++) {
         MUST(i < MOST_COPIES, "%s: too many copies", name);
-        c->source[c->count] = find_slot(c->from, slot);
+        for (c->source[c->count] = 0; weights_at(c->from, c->source[c->count])->slot != slot;)
+            c->source[c->count]++;
         c->tensors[c->count] = stored_as(c, c->source[c->count]);
         c->tensors[c->count].name = c->copied[i] = must_strdup(name);
     }
@@ -393,9 +385,7 @@ static void plan(copy *c)
     c->first = must_calloc((unsigned long)c->count + 1, sizeof *c->first);
     for (int i = 0; i < c->count; i++) {
         const safetensors_tensor *t = &c->tensors[i];
-        int64_t size = dtype_bytes(t->type);
-        for (int d = 0; d < t->dims; d++)
-            size *= t->shape[d];
+        int64_t size = bytes_of(t);
         if (bytes > 0 && bytes + size > limit) {
             c->first[++c->shards] = i;
             bytes = 0;

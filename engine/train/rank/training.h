@@ -98,8 +98,8 @@ typedef struct training_saving {
     const mirror_facts *mirror; /* at the last look; NULL: there is none */
 } training_saving;
 
-typedef struct training_report training_report; /* report/training_report_internal.h */
-typedef struct training_saves training_saves;   /* saves/training_saves_internal.h */
+typedef struct training_report training_report; /* report/training_report.h */
+typedef struct training_saves training_saves;   /* saves/training_saves.h */
 
 typedef struct training {
     const config *config;

@@ -15,7 +15,7 @@
 #include "engine/system/lock.h"
 #include "engine/system/reading.h"
 #include "engine/host/incident_log.h"
-#include "engine/train/report/training_report_internal.h"
+#include "engine/train/report/training_report.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
@@ -72,9 +72,11 @@ static status open_kept(lines **out, const training *t, const char *name)
 /* Lines and events of the steps to come. */
 static status open_steps(training *t)
 {
-    TRY(training_tracking_hold(t));
+    if (t->report->tracker) /* between the two, lines are dropped from metrics.jsonl */
+        TRY(tracker_hold(t->report->tracker, t->at.step));
     TRY(open_kept(&t->report->metrics, t, "metrics.jsonl"));
-    TRY(training_tracking_go_on(t));
+    if (t->report->tracker)
+        TRY(tracker_go_on(t->report->tracker));
     if (t->report->loads && t->config->run.loads_every > 0)
         TRY(open_kept(&t->report->load_lines, t, "loads.jsonl"));
     if (t->config->run.tensorboard)
@@ -150,11 +152,6 @@ static void open_resources(training *t)
         log_warn("%s; the run goes on without this host's resources", status_message());
 }
 
-training_report *training_report_make(void)
-{
-    return must_calloc(1, sizeof(training_report));
-}
-
 status training_check_folder(const training *t, bool look)
 {
     reading_place place = PLACE_SAME;
@@ -171,11 +168,6 @@ status training_check_folder(const training *t, bool look)
                        "%s is another folder than the one in which this run began, which was moved: it ends, and the "
                        "next start goes on from what is there now",
                        t->folder);
-}
-
-const loads *training_report_loads(const training *t)
-{
-    return t->report->loads;
 }
 
 status training_report_open(training *t)
@@ -517,12 +509,6 @@ static void close_steps(training *t)
     tensorboard_close(t->report->board);
     t->report->metrics = t->report->load_lines = NULL;
     t->report->board = NULL;
-}
-
-void training_report_free(training_report *r)
-{
-    resources_close(r->resources);
-    free(r);
 }
 
 void training_report_close(training *t)

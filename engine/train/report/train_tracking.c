@@ -3,19 +3,13 @@
 #include <string.h>
 
 #include "engine/tracking/tracker.h"
-#include "engine/train/report/training_report_internal.h"
+#include "engine/train/report/training_report.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/parts.h"
 
 /* How long the end of a run waits for the server, in seconds. */
 static const double AFTER_DONE = 20, AFTER_FAILURE = 5;
-
-static const char *last_part(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash && slash[1] ? slash + 1 : path;
-}
 
 static const tracker_name names[] = {
 #define METRIC(kind, name, when, tag, ...) {#name, tag},
@@ -30,29 +24,12 @@ status training_tracking_login(training *t)
     return mlflow_login_check(&t->report->login, t->config->run.mlflow);
 }
 
-static status open_tracker(training *t, const tracker_name *tags, int count)
-{
-    const config *c = t->config;
-    const tracker_options o = {.folder = t->folder,
-                               .id = t->run,
-                               .address = c->run.mlflow,
-                               .experiment = c->run.mlflow_experiment,
-                               .name = c->run.mlflow_name ? c->run.mlflow_name : last_part(t->folder),
-                               .login = &t->report->login,
-                               .names = names,
-                               .name_count = sizeof names / sizeof *names,
-                               .tags = tags,
-                               .tag_count = count,
-                               .began = (int64_t)(1000 * report_time())};
-    TRY(tracker_open(&t->report->tracker, &o));
-    return config_each(c, tracker_parameter, t->report->tracker);
-}
-
 status training_tracking_open(training *t)
 {
-    if (!t->config->run.mlflow)
+    const config *c = t->config;
+    if (!c->run.mlflow)
         return STATUS_OK;
-    AUTO_FREE char *parameters = must_format("%lld", (long long)parts_parameters(&t->config->model.shape));
+    AUTO_FREE char *parameters = must_format("%lld", (long long)parts_parameters(&c->model.shape));
     AUTO_FREE char *ranks = must_format("%d", comm_ranks(t->world));
     const tracker_name tags[] = {{"mlflow.source.name", "phalanx train"},
                                  {"mlflow.source.type", "JOB"},
@@ -61,17 +38,20 @@ status training_tracking_open(training *t)
                                  {"phalanx.folder", t->folder},
                                  {"phalanx.parameters", parameters},
                                  {"phalanx.ranks", ranks}};
-    return open_tracker(t, tags, sizeof tags / sizeof *tags);
-}
-
-status training_tracking_hold(training *t)
-{
-    return t->report->tracker ? tracker_hold(t->report->tracker, t->at.step) : STATUS_OK;
-}
-
-status training_tracking_go_on(training *t)
-{
-    return t->report->tracker ? tracker_go_on(t->report->tracker) : STATUS_OK;
+    const char *slash = strrchr(t->folder, '/'), *name = slash && slash[1] ? slash + 1 : t->folder;
+    const tracker_options o = {.folder = t->folder,
+                               .id = t->run,
+                               .address = c->run.mlflow,
+                               .experiment = c->run.mlflow_experiment,
+                               .name = c->run.mlflow_name ? c->run.mlflow_name : name,
+                               .login = &t->report->login,
+                               .names = names,
+                               .name_count = sizeof names / sizeof *names,
+                               .tags = tags,
+                               .tag_count = sizeof tags / sizeof *tags,
+                               .began = (int64_t)(1000 * report_time())};
+    TRY(tracker_open(&t->report->tracker, &o));
+    return config_each(c, tracker_parameter, t->report->tracker);
 }
 
 void training_tracking_end(training *t, training_ending how)
@@ -86,9 +66,11 @@ void training_tracking_end(training *t, training_ending how)
 
 status training_tracking_catch_up(training *t)
 {
+    if (!t->config->run.mlflow)
+        return STATUS_OK;
     TRY(training_tracking_open(t));
-    TRY(training_tracking_hold(t));
-    TRY(training_tracking_go_on(t));
+    TRY(tracker_hold(t->report->tracker, t->at.step));
+    TRY(tracker_go_on(t->report->tracker));
     training_tracking_end(t, TRAINING_DONE);
     return STATUS_OK;
 }

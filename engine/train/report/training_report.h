@@ -2,21 +2,36 @@
  * copies of them to MLflow. */
 #pragma once
 
-#include "engine/train/report/report.h"
+#include "engine/files/tensorboard.h"
+#include "engine/guard/loads.h"
+#include "engine/host/resources.h"
+#include "engine/system/lines.h"
+#include "engine/tracking/tracker.h"
 #include "engine/train/rank/training.h"
+#include "engine/train/report/report.h"
 
-typedef struct loads loads; /* engine/guard/loads.h */
+/* The report: rank 0's files, what it counts, and what it has said already. */
+struct training_report {
+    lines *metrics, *events;
+    loads *loads;      /* NULL: the model has no experts */
+    lines *load_lines; /* loads.jsonl; NULL: it is not written */
+    tensorboard *board;
+    tracker *tracker;     /* NULL: run.mlflow is not set */
+    mlflow_login login;   /* the tracker's */
+    resources *resources; /* of this host, kept by its first rank; NULL: nobody asks */
+    double flops_per_token, peak_flops;
+    double best_loss;       /* of the evaluations of this process */
+    int64_t best_step;      /* 0: there was none */
+    bool metrics_failing;   /* metrics cannot be written at the moment */
+    bool resources_failing; /* nor the host's resources */
+    bool stdout_failed;     /* standard output cannot be written any more */
+};
 
 /* train_report.c */
-training_report *training_report_make(void);
-/* After training_report_close, the last: what looks at the host may tell of a GPU until then. */
-void training_report_free(training_report *r);
 /* Fails, with what has become of it, where the run's folder is its own no more: another run has taken the lock, or
  * another folder has its name. Before the run's files are open, a folder that was only moved is not its own either:
  * what was looked for in it may be in the other. Without `look`, as it was seen last. By rank 0, any thread. */
 status training_check_folder(const training *t, bool look);
-/* How tokens are spread over experts; NULL: the model has none. */
-const loads *training_report_loads(const training *t);
 status training_report_open(training *t);
 /* Its files, and the threads that serve them; but not what looks at the host. */
 void training_report_close(training *t);
@@ -48,9 +63,6 @@ void training_sum_fetched(report_summary_values *out, const training *t);
 status training_tracking_login(training *t);
 /* By rank 0: the server, which is told by a thread. */
 status training_tracking_open(training *t);
-/* Between the two, lines are dropped from metrics.jsonl. */
-status training_tracking_hold(training *t);
-status training_tracking_go_on(training *t);
 /* Of a run that is complete: what its server has yet to get. */
 status training_tracking_catch_up(training *t);
 /* What the run has come to; waits some seconds for the server, if it must. */

@@ -12,7 +12,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/train/rank/train_meta.h"
 #include "engine/train/report/training_report.h"
-#include "engine/train/saves/training_saves_internal.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -128,26 +128,11 @@ void training_saves_close(training_saves *s)
     free(s);
 }
 
-saver_progress training_saves_progress(const training *t)
-{
-    return saver_progress_of(t->saves->saver);
-}
-
-bool training_saves_refused(const training *t)
-{
-    return t->saves->refused;
-}
-
 double training_saves_stall(training *t)
 {
     double stall = saver_stall(t->saves->saver);
     t->saving.seconds += stall;
     return stall;
-}
-
-void training_saves_forget(training *t)
-{
-    node_copies_forget(t->saves->copies);
 }
 
 status training_save_open(training *t)

@@ -8,7 +8,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/reading.h"
 #include "engine/state/save/exporter.h"
-#include "engine/train/saves/training_saves_internal.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"

@@ -9,7 +9,7 @@
 #include "engine/system/reading.h"
 #include "engine/mirror/mirror.h"
 #include "engine/train/report/report.h"
-#include "engine/train/saves/training_saves_internal.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "engine/train/report/training_report.h"

@@ -15,7 +15,7 @@
 #include "engine/state/weights/upcycle.h"
 #include "engine/train/rank/train_meta.h"
 #include "engine/train/report/training_report.h"
-#include "engine/train/saves/training_saves_internal.h"
+#include "engine/train/saves/training_saves.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -374,24 +374,15 @@ static status restore_best(training *t, const checkpoint_offers *offers)
     return s;
 }
 
-/* The step that the run would go on from without its copies in memory: of the best checkpoint, or, where none is in
- * sight, of the last that it has saved; -1: none. */
-static status step_on_disk(int64_t *step, const training *t)
-{
-    RELEASED_BY(training_found_free) training_found f = {0};
-    TRY(training_find(&f, t));
-    *step = f.named;
-    return STATUS_OK;
-}
-
 /* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use
  * for it. A stage that began from another run has copies of its own. */
 static status take_from_memory(training *t)
 {
     comm_group *all = comm_world(t->world);
     const char *resume = t->resume;
-    int64_t step = -1, after = -1;
+    int64_t step = -1;
     AUTO_FREE char *trouble = NULL;
+    RELEASED_BY(training_found_free) training_found disk = {.named = -1};
     bool own = !strcmp(resume, "auto");
     if (!own && strcmp(resume, "never") != 0)
         TRY(share_elsewhere(&own, t, resume));
@@ -399,10 +390,10 @@ static status take_from_memory(training *t)
         node_copies_forget(t->saves->copies);
         return STATUS_OK;
     }
-    TRY(comm_all_status(all, comm_rank(t->world) == 0 && node_copies_count(t->saves->copies) ? step_on_disk(&after, t)
-                                                                                             : STATUS_OK));
-    comm_broadcast_bytes(all, &after, sizeof after, 0);
-    TRY(node_copies_adopt(&step, &trouble, t->saves->copies, t->checkpoints, after));
+    bool looks = comm_rank(t->world) == 0 && node_copies_count(t->saves->copies);
+    TRY(comm_all_status(all, looks ? training_find(&disk, t) : STATUS_OK));
+    comm_broadcast_bytes(all, &disk.named, sizeof disk.named, 0);
+    TRY(node_copies_adopt(&step, &trouble, t->saves->copies, t->checkpoints, disk.named));
     if (step >= 0)
         log_info("the copies of step %lld in the memory of nodes are a checkpoint now", (long long)step);
     if (trouble)

@@ -4,22 +4,46 @@
 
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_place.h"
+#include "engine/mirror/mirror.h"
+#include "engine/state/nodes/node_copies.h"
+#include "engine/state/save/exporter.h"
 #include "engine/state/save/saver.h"
 #include "engine/train/rank/training.h"
+
+/* The mirror of the checkpoints in an object store, under checkpoint.mirror; rank 0's. */
+typedef struct training_mirroring {
+    mirror *thread;          /* NULL before training_upload_open, and on other ranks */
+    char id[MANIFEST_RUN];   /* of the run over all its starts; "": it has none */
+    bool held;               /* this start has written that it holds the mirror */
+    checkpoint_place newest; /* in the mirror where the run began; step -1: it is not known */
+    mirror_facts facts;      /* at the last look */
+} training_mirroring;
+
+/* Where the run is in its own history, which it may have gone back in. */
+typedef struct training_branch {
+    checkpoint_place loaded; /* of the checkpoint that was loaded last */
+    checkpoint_place now;    /* rank 0's: its branch, and those before; the step is the one that it began with */
+} training_branch;
+
+/* Checkpoints, on the disk and in the memory of nodes. */
+struct training_saves {
+    saver *saver;                     /* NULL before training_save_open */
+    bool refused;                     /* a state: a value of it is not finite */
+    node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
+    exporter *exporter;               /* rank 0's; NULL: checkpoint.export is not set */
+    char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
+    char *exports;                    /* the folder */
+    training_mirroring mirroring;
+    training_branch branch;
+};
 
 /* train_checkpoint.c */
 training_saves *training_saves_make(void);
 /* Gives up what is under way, but for the shares of a checkpoint; before the executor and the islands. */
 void training_saves_close(training_saves *s);
 
-/* For the exchange of ranks before each step. */
-saver_progress training_saves_progress(const training *t);
-/* Was a state not saved since a value of it is not finite? */
-bool training_saves_refused(const training *t);
 /* Seconds that training has waited for saves since this was last asked. */
 double training_saves_stall(training *t);
-/* Copies in the memory of nodes are of no use any more. */
-void training_saves_forget(training *t);
 
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
 status training_save_open(training *t);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -42,10 +43,12 @@ static inline void auto_free(void *local)
 
 static inline void auto_close_descriptor(int *local)
 {
+    int error = errno;
     if (*local >= 0)
         close(*local);
+    errno = error;
 }
-/* Declares a file descriptor, -1 for none, that is closed at the end of its scope. Only for reading. */
+/* Declares a file descriptor, -1 for none, that is closed at the end of its scope; errno stays. Only for reading. */
 #define AUTO_CLOSE __attribute__((cleanup(auto_close_descriptor), unused)) int
 
 /* AUTO(FILE) *f, of files that are only read; AUTO(DIR) *folder. */

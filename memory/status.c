@@ -1,5 +1,6 @@
 #include "memory/status.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,10 +10,12 @@ static _Thread_local char message[MESSAGE_BYTES];
 
 status(status_fail)(status code, const char *format, ...) /* in brackets: a macro for the analyzer */
 {
+    int error = errno;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    errno = error;
     return code;
 }
 

@@ -14,7 +14,8 @@ typedef enum status {
     STATUS_USAGE = 2,  /* wrong arguments or configuration; also the exit status of the program */
 } status;
 
-/* Record the message of a failure and return `code`, so that a function can end with `return status_fail(...)`. */
+/* Record the message of a failure and return `code`, so that a function can end with `return status_fail(...)`. errno
+ * stays. */
 status status_fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #ifdef __clang_analyzer__ /* it sees one file at a time, and must know that a failure is never STATUS_OK */

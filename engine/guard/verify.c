@@ -9,6 +9,7 @@
 #include "memory/bits.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "engine/compile/model/duty.h"
 
 /* A tensor whose bytes outlive the step. */
@@ -147,7 +148,7 @@ static void note_op(verify *v, const op *writes, int at)
 /* What communication writes it may write until it has been waited for. */
 static void note_writes(verify *v)
 {
-    const op **started = must_calloc((unsigned long)v->compiled->training.requests + 1, sizeof *started);
+    AUTO_FREE const op **started = must_calloc((unsigned long)v->compiled->training.requests + 1, sizeof *started);
     for (int i = 0; i < v->list->count; i++) {
         const op *o = v->list->ops[i], *writes = o;
         if (op_starts(o))
@@ -160,7 +161,6 @@ static void note_writes(verify *v)
     for (int i = v->apart; i < v->count; i++) /* what this rank does not update is checked at the step's end */
         if (v->rests[i].first == v->list->count)
             v->rests[i].first = v->list->count - 1;
-    free(started);
 }
 
 /* A device only enqueues: there the bytes that are read, at the bandwidth of its memory, stand for the time. */

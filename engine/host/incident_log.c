@@ -62,20 +62,6 @@ static double seconds_of(clockid_t clock)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static bool put(int file, const line *l)
-{
-    size_t done = 0;
-    while (done < l->used) {
-        ssize_t wrote = write(file, l->text + done, l->used - done);
-        if (wrote < 0 && errno == EINTR)
-            continue;
-        if (wrote <= 0)
-            return false;
-        done += (size_t)wrote;
-    }
-    return true;
-}
-
 /* ---- one incident ---- */
 
 static void describe(line *l, const incident *i)
@@ -110,7 +96,7 @@ status incident_log_append(const char *folder, const incident *what)
     mkdir(folder, 0777); /* a run may fail before it has made its folder */
     TRY(lines_own(path));
     int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    bool good = file >= 0 && put(file, &l);
+    bool good = file >= 0 && atomic_write_all(file, l.text, (int64_t)l.used) == (int64_t)l.used;
     int error = errno;
     if (file >= 0)
         close(file);
@@ -182,7 +168,7 @@ static void write_flight(const incident_log *k, watchdog *w)
         describe_entry(&l, &entries[i], offset);
         if (l.used < l.room - 1024 && i + 1 < count)
             continue;
-        if (!put(file, &l))
+        if (atomic_write_all(file, l.text, (int64_t)l.used) < (int64_t)l.used)
             break;
         l.used = 0;
     }

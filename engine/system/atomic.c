@@ -26,11 +26,8 @@ struct atomic_file {
 
 static status failed(const char *what, const char *path)
 {
-    int error = errno;
-    status s = status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(error),
-                           error == ENOSPC || error == EDQUOT ? " (free some, then try again)" : "");
-    errno = error;
-    return s;
+    return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(errno),
+                       errno == ENOSPC || errno == EDQUOT ? " (free some, then try again)" : "");
 }
 
 /* false with errno: nobody can tell, however often it is asked. */
@@ -103,19 +100,25 @@ status atomic_open(atomic_file **out, const char *path)
     return open_new(out, path, 0666);
 }
 
-static status put(atomic_file *f, const char *data, int64_t bytes)
+int64_t atomic_write_all(int descriptor, const void *data, int64_t bytes)
 {
-    while (bytes > 0) {
-        ssize_t wrote = write(f->descriptor, data, (size_t)bytes);
+    int64_t done = 0;
+    while (done < bytes) {
+        ssize_t wrote = write(descriptor, (const char *)data + done, (size_t)(bytes - done));
         if (wrote < 0 && errno == EINTR)
             continue;
-        if (wrote < 0)
-            return failed("write", f->temporary);
-        data += wrote;
-        bytes -= wrote;
-        f->written += wrote;
+        if (wrote <= 0)
+            break;
+        done += wrote;
     }
-    return STATUS_OK;
+    return done;
+}
+
+static status put(atomic_file *f, const char *data, int64_t bytes)
+{
+    int64_t wrote = atomic_write_all(f->descriptor, data, bytes);
+    f->written += wrote;
+    return wrote == bytes ? STATUS_OK : failed("write", f->temporary);
 }
 
 static status flush(atomic_file *f)
@@ -146,12 +149,14 @@ int64_t atomic_position(const atomic_file *f)
 
 void atomic_abandon(atomic_file *f)
 {
+    int error = errno;
     if (!f)
         return;
     if (f->descriptor >= 0)
         close(f->descriptor);
     unlink(f->temporary);
     free_file(f);
+    errno = error;
 }
 
 status atomic_sync(atomic_file *f)
@@ -168,14 +173,11 @@ status atomic_commit(atomic_file *f)
     f->descriptor = -1;
     if (s == STATUS_OK)
         s = atomic_rename(f->temporary, f->path);
-    if (s != STATUS_OK) {
-        int error = errno;
+    if (s == STATUS_OK)
+        free_file(f);
+    else
         atomic_abandon(f);
-        errno = error;
-        return s;
-    }
-    free_file(f);
-    return STATUS_OK;
+    return s;
 }
 
 /* From the beginning each time: what a failed fsync has dropped no other fsync brings back. */
@@ -187,13 +189,10 @@ static status replace(const char *path, const void *data, int64_t bytes, mode_t 
         atomic_file *f;
         TRY(open_new(&f, path, mode));
         s = put(f, data, bytes); /* past the buffer, which nothing at once has no need of */
-        int error = errno;
         if (s == STATUS_OK)
             s = atomic_commit(f);
-        else {
+        else
             atomic_abandon(f);
-            errno = error;
-        }
     } while (s != STATUS_OK && retry_again(&r, errno, path));
     return s;
 }
@@ -222,16 +221,12 @@ status atomic_remove_all(const char *folder, const char *prefix)
 
 status atomic_sync_folder(const char *path)
 {
-    int descriptor = RETRY(path, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    AUTO_CLOSE descriptor = RETRY(path, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (descriptor < 0)
         return failed("open folder", path);
     /* EINVAL: folders need no fsync here */
     bool good = RETRY(path, fsync(descriptor) == 0 || errno == EINVAL ? 0 : -1) == 0;
-    status s = good ? STATUS_OK : failed("fsync folder", path);
-    int error = errno;
-    close(descriptor);
-    errno = error;
-    return s;
+    return good ? STATUS_OK : failed("fsync folder", path);
 }
 
 static status sync_parent(const char *path)

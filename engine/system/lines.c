@@ -180,21 +180,13 @@ static status look(lines *l)
 static status put(const lines *l, int file, const char *text)
 {
     struct stat before;
-    size_t bytes = strlen(text), done = 0;
     bool known = fstat(file, &before) == 0; /* a look that fails loses no line */
-    while (done < bytes) {
-        ssize_t wrote = write(file, text + done, bytes - done);
-        if (wrote < 0 && errno == EINTR)
-            continue;
-        if (wrote < 0) {
-            status s = failed(l, errno);
-            if (done && (!known || ftruncate(file, before.st_size) != 0))
-                return status_context(s, "and a torn line is left in it");
-            return s;
-        }
-        done += (size_t)wrote;
-    }
-    return STATUS_OK;
+    int64_t bytes = (int64_t)strlen(text), done = atomic_write_all(file, text, bytes);
+    if (done == bytes)
+        return STATUS_OK;
+    status s = failed(l, errno);
+    return done && (!known || ftruncate(file, before.st_size) != 0) ? status_context(s, "and a torn line is left in it")
+                                                                    : s;
 }
 
 /* What was moved is given up where it cannot be written to. */

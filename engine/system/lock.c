@@ -108,13 +108,10 @@ static void read_text(holder *out, const char *text)
 static int look(holder *out, const char *path)
 {
     char text[TEXT_BYTES];
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE descriptor = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t got = descriptor < 0 ? -1 : read(descriptor, text, sizeof text - 1);
-    int error = errno;
-    if (descriptor >= 0)
-        close(descriptor);
     if (got < 0)
-        return error;
+        return errno;
     text[got] = 0;
     read_text(out, text);
     return 0;
@@ -263,13 +260,11 @@ void lock_retire(const char *path, const char *id)
 
 static bool is_retired(const char *path, const holder *found)
 {
-    char id[64], *ended = ended_path(path);
-    char *out = id;
+    char id[64] = "";
+    AUTO_FREE char *ended = ended_path(path);
     AUTO(FILE) *f = fopen(ended, "re");
-    *out = 0;
-    if (f && fgets(out, (int)(sizeof id), f))
-        out[strcspn(out, "\n")] = 0;
-    free(ended);
+    if (f && fgets(id, sizeof id, f))
+        id[strcspn(id, "\n")] = 0;
     return *id && strcmp(id, found->id) == 0;
 }
 
@@ -289,8 +284,8 @@ static void displace(const char *path, const holder *judged, const char *id)
  * is its own. The file of another start that is alive stays: it is about to find out who holds the lock. */
 static void sweep(const char *path, const holder *me)
 {
-    char *copy = must_strdup(path), *folder = dirname(copy);
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    AUTO_FREE char *copy = must_strdup(path);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *folder = dirname(copy);
     size_t length = strlen(name);
     AUTO(DIR) *entries = opendir(folder);
     for (struct dirent *e; entries && (e = readdir(entries));) {
@@ -304,7 +299,6 @@ static void sweep(const char *path, const holder *me)
         if (known && strcmp(aside.id, me->id) != 0 && !begins)
             unlink(one);
     }
-    free(copy);
 }
 
 /* ---- holding it -------------------------------------------------------------------------------------------------- */

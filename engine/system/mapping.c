@@ -8,22 +8,20 @@
 #include <unistd.h>
 
 #include "engine/system/retry.h"
+#include "memory/scope.h"
 
 /* false with errno: some call has failed. *regular false: it cannot be mapped, whatever is tried. */
 static bool try_map(mapping *out, bool *regular, const char *path)
 {
     struct stat info;
     void *data = NULL;
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE descriptor = open(path, O_RDONLY | O_CLOEXEC);
     if (descriptor < 0)
         return false;
     bool looked = fstat(descriptor, &info) == 0;
     *regular = !looked || S_ISREG(info.st_mode);
     if (looked && *regular && info.st_size > 0)
         data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
-    int error = errno;
-    close(descriptor);
-    errno = error;
     if (!looked || data == MAP_FAILED)
         return false;
     *out = (mapping){.data = data, .bytes = (int64_t)info.st_size};

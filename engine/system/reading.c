@@ -11,13 +11,11 @@
 
 #include "engine/system/retry.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static status failed(const char *what, const char *path)
 {
-    int error = errno;
-    status s = status_fail(STATUS_FAILED, "cannot %s %s: %s", what, path, strerror(error));
-    errno = error;
-    return s;
+    return status_fail(STATUS_FAILED, "cannot %s %s: %s", what, path, strerror(errno));
 }
 
 static bool is_absent(int error)
@@ -56,17 +54,13 @@ bool reading_exactly(int file, void *to, int64_t offset, int64_t bytes)
 /* false with errno: some call has failed */
 static bool try_at(int64_t *got, char *to, const char *path, int64_t offset, int64_t bytes)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t now = 1;
     *got = 0;
     while (file >= 0 && *got < bytes && now > 0) {
         now = pread(file, to + *got, (size_t)(bytes - *got), offset + *got);
         *got += now > 0 ? now : 0;
     }
-    int error = errno;
-    if (file >= 0)
-        close(file);
-    errno = error;
     return file >= 0 && now >= 0;
 }
 

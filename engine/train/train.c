@@ -432,7 +432,8 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
 /* When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
 static status evaluate(training *t, signals_request *asked)
 {
-    double began = clock_seconds(), *losses = must_calloc((unsigned long)t->data.set_count, sizeof *losses);
+    double began = clock_seconds();
+    AUTO_FREE double *losses = must_calloc((unsigned long)t->data.set_count, sizeof *losses);
     status s = STATUS_OK;
     watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->at.step, "gathering the weights");
     executor_play(t->executor, &t->compiled.gathers);
@@ -440,7 +441,6 @@ static status evaluate(training *t, signals_request *asked)
         s = evaluate_set(&losses[i], t, asked, i);
     if (s == STATUS_OK && *asked != SIGNALS_STOP)
         training_report_evaluation(t, losses, clock_seconds() - began);
-    free(losses);
     return s;
 }
 

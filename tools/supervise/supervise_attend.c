@@ -30,10 +30,8 @@ static bool copy_output(supervisor *s)
 {
     char block[16384];
     size_t room = outlet_room();
-    int file = room > 0 ? open(s->output, O_RDONLY | O_CLOEXEC) : -1;
+    AUTO_CLOSE file = room > 0 ? open(s->output, O_RDONLY | O_CLOEXEC) : -1;
     ssize_t got = file < 0 ? 0 : pread(file, block, room < sizeof block ? room : sizeof block, s->copied);
-    if (file >= 0)
-        close(file);
     if (got <= 0)
         return false;
     s->copied += got;

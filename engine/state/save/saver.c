@@ -91,7 +91,7 @@ static int64_t aligned(int64_t bytes, int64_t to)
 static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces, int count, const char *base,
                           char *copy)
 {
-    checkpoint_piece **sorted = must_alloc((unsigned long)count * sizeof *sorted);
+    AUTO_FREE checkpoint_piece **sorted = must_alloc((unsigned long)count * sizeof *sorted);
     range *ranges = must_alloc((unsigned long)count * sizeof *ranges);
     int ranges_count = 0;
     int64_t bytes = 0;
@@ -115,7 +115,6 @@ static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces,
             sorted[i]->source = (checkpoint_source){0};
         }
     }
-    free(sorted);
     *out = ranges;
     *out_count = ranges_count;
     return aligned(bytes, DIRECT_ALIGNMENT);

@@ -43,7 +43,7 @@ static void note_line(step_facts *f, const json_t *line, int64_t step)
 static step_facts find_facts(const char *folder, int64_t step)
 {
     step_facts f = {.loss = NAN, .evaluation = NAN};
-    char *path = must_format("%s/metrics.jsonl", folder), *text = must_alloc(TAIL);
+    AUTO_FREE char *path = must_format("%s/metrics.jsonl", folder), *text = must_alloc(TAIL);
     struct stat about;
     bool there;
     int64_t got = 0;
@@ -57,8 +57,6 @@ static step_facts find_facts(const char *folder, int64_t step)
         json_auto_t *object = json_loadb(line, (size_t)(end - line), 0, NULL);
         note_line(&f, object, step);
     }
-    free(text);
-    free(path);
     return f;
 }
 

@@ -99,7 +99,7 @@ typedef struct config {
         layer_balance router_over; /* of the loss that balances experts */
         char *preset;
         char *from;   /* folder of weights, read by the caller that resolves it */
-        bool upcycle; /* whose weights are a dense model's (engine/state/weights/upcycle.h) */
+        bool upcycle; /* whose weights are a dense model's (engine/state/weights/weights_copy.h) */
         char *config; /* a Hugging Face config.json, likewise */
     } model;
     struct {

@@ -121,11 +121,8 @@ static void say_pace(training *t, int rank, bool recovered)
         "median of the ranks that have the same work%s%s",
         (long long)t->at.step, rank, t->hosts[rank], PACE_WINDOW, ratio, hottest ? "; " : "", hottest ? hottest : "");
     watchdog_text text;
-    incident what = watchdog_incident(t->watchdog, &text, INCIDENT_SLOW, words);
-    what.rank = rank;
+    incident what = training_incident_of(t, &text, INCIDENT_SLOW, words, rank);
     what.host = t->hosts[rank];
-    what.device = what.action = what.op = NULL; /* those were of this rank */
-    what.waiting_for = -1;
     log_warn("%s", words);
     (void)incident_log_append(t->folder, &what);
 }

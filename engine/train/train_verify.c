@@ -132,11 +132,8 @@ static status undo(training *t, const verdict *v)
     int64_t from = t->at.step;
     if (comm_rank(t->world) == 0) {
         watchdog_text text;
-        incident what = watchdog_incident(t->watchdog, &text, INCIDENT_NUMBERS, v->words);
-        what.rank = v->rank;
+        incident what = training_incident_of(t, &text, INCIDENT_NUMBERS, v->words, v->rank);
         what.host = v->rank >= 0 ? t->hosts[v->rank] : NULL;
-        what.device = what.action = what.op = NULL; /* those were of this rank */
-        what.waiting_for = -1;
         log_warn("%s", v->words);
         if (t->guards.unverified + 1 >= MOST_TIMES)
             incident_log_hold(&t->ending, &what);

@@ -4,9 +4,15 @@
  * summary, events. Anybody may write to the folder, and a clock may say anything: what other starts have left or write
  * meanwhile, and when, decides nothing. One supervisor holds a folder. A job that is at work there already is watched
  * until it ends, not started again. */
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include "engine/system/atomic.h"
 #include "engine/host/incident_log.h"
@@ -21,8 +27,258 @@
 #include "parallel/watch/signals.h"
 #include "tools/supervise/children.h"
 #include "tools/options.h"
-#include "tools/supervise/supervise_internal.h"
 #include "tools/tools.h"
+#include "engine/config/config.h"
+#include "engine/system/lock.h"
+#include "engine/host/causes.h"
+#include "tools/supervise/hosts.h"
+#include "tools/supervise/supervise_command.h"
+
+/* A holder of the folder on another machine is dead when its lock has not beaten for so long. */
+#define SUPERVISE_LEASE 30.0
+
+typedef struct supervisor {
+    supervise_command command;
+    config config;
+    hosts hosts; /* none: a job of fixed size */
+    bool elastic;
+    int64_t restarts; /* allowed */
+    char *output, *list, *lock;
+    lock *own;    /* one supervisor, one folder; NULL: run.lock is off */
+    off_t copied; /* of the output, to our own */
+    causes memory;
+
+    /* the job at hand */
+    char id[INCIDENT_RUN]; /* of its start */
+    pid_t child;           /* 0: a job that was at work already */
+    lock_sight sight;      /* of that one's lock */
+    int ranks, data;
+    int64_t position; /* of its incidents */
+    bool begun;       /* a rank has been heard of */
+    double over;      /* when it was seen to be over; 0: it goes on */
+    double heard;     /* when it last wrote something */
+    int64_t size;     /* of what it writes */
+    double running;   /* when none of its processes was last seen stopped */
+    double frozen;    /* for so many seconds one had been when the job was ended; 0: it was not ended for that */
+    double asked;     /* when it was last asked to stop; 0: it has not been */
+    bool unreachable; /* it cannot be asked, or ended, from here */
+
+    /* what it took */
+    bool own_files; /* a start of ours has made the run what it is: from now on it goes on from its own checkpoints */
+    int64_t started;
+    double failed; /* when the last job was seen to have failed; 0: the run goes on by now */
+    int64_t failed_step;
+} supervisor;
+
+/* A job that is over by its own account, but whose launcher stays, is ended after so long. */
+#define LINGER_SECONDS 3.0
+/* And one from which nothing is heard after all its limits and so much more: its watchdogs are frozen, too. */
+#define SILENT_SECONDS 60.0
+/* ---- what the job says ---- */
+
+/* From the file to our own standard output, as much as its reader takes without being waited for: the rest is in the
+ * file. */
+static bool copy_output(supervisor *s)
+{
+    char block[16384];
+    size_t room = outlet_room();
+    AUTO_CLOSE file = room > 0 ? open(s->output, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t got = file < 0 ? 0 : pread(file, block, room < sizeof block ? room : sizeof block, s->copied);
+    if (got <= 0)
+        return false;
+    s->copied += got;
+    fwrite(block, 1, (size_t)got, stdout);
+    fflush(stdout);
+    return true;
+}
+
+static int64_t bytes_in(const char *folder, const char *name)
+{
+    struct stat info;
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    return stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
+}
+
+static void finish_output(supervisor *s, double seconds)
+{
+    const char *folder = s->config.run.folder;
+    double until = clock_seconds() + seconds;
+    for (; bytes_in(folder, "output.log") > (int64_t)s->copied && clock_seconds() < until; clock_nap(0.001))
+        while (copy_output(s))
+            until = clock_seconds() + seconds;
+}
+
+static bool is_server(const supervisor *s)
+{
+    return strcmp(s->command.job, "server") == 0;
+}
+
+/* A server has nothing to say while its islands train. */
+static double patience(const supervisor *s)
+{
+    if (is_server(s))
+        return INFINITY;
+    watchdog_limits l = train_limits(&s->config);
+    double most = 0;
+    for (int i = 0; i < INCIDENT_PHASES; i++)
+        most = l.phase[i] > most ? l.phase[i] : most;
+    return most + SILENT_SECONDS;
+}
+
+/* ---- one job ---- */
+
+/* Does the job that was at work already go on? */
+static bool is_at_work(supervisor *s)
+{
+    return lock_watch(&s->sight, s->lock, SUPERVISE_LEASE) && strcmp(s->sight.id, s->id) == 0;
+}
+
+/* The process that holds the lock: one rank that is asked tells the others. */
+static void signal_holder(supervisor *s, int number)
+{
+    if (is_at_work(s) && s->sight.here && kill((pid_t)s->sight.pid, number) == 0)
+        return;
+    if (!s->unreachable)
+        log_warn("supervise: the job's process %lld on %s cannot be signalled from here", s->sight.pid, s->sight.host);
+    s->unreachable = true;
+}
+
+/* The ranks here; or, if none is, the launcher, which passes this on to them wherever they are. */
+static void pass_on(supervisor *s, int number)
+{
+    if (!s->child)
+        signal_holder(s, number);
+    else if (children_signal(number, s->command.job) == 0)
+        kill(s->child, number);
+}
+
+static void pass_on_requests(supervisor *s, bool *saved)
+{
+    signals_request asked = signals_pending();
+    if (asked == SIGNALS_SAVE && !*saved)
+        pass_on(s, SIGUSR2);
+    *saved = asked == SIGNALS_SAVE;
+    if (asked == SIGNALS_SAVE)
+        signals_saved();
+    if (asked != SIGNALS_STOP || clock_seconds() - s->asked < 2)
+        return;
+    if (s->asked <= 0)
+        log_info("supervise: asked to stop (%s): the ranks save and end", signals_name());
+    s->asked = clock_seconds();
+    pass_on(s, SIGUSR1);
+}
+
+/* A process that a signal has stopped, with its own watchdog: where others wait for it they say so, but a rank alone
+ * has none. */
+static bool is_frozen(supervisor *s, double time)
+{
+    pid_t stopped = children_stopped();
+    if (!stopped)
+        s->running = time;
+    if (time - s->running <= train_limits(&s->config).silent + LINGER_SECONDS)
+        return false;
+    s->frozen = time - s->running;
+    log_warn("supervise: process %d of the job has been stopped for %.0f s", (int)stopped, s->frozen);
+    return true;
+}
+
+/* Has this start itself said that it ends? */
+static bool has_said_end(const supervisor *s)
+{
+    const char *folder = s->config.run.folder;
+    return causes_read(folder, s->position, s->id).known || report_ending(folder, s->id) != REPORT_UNKNOWN;
+}
+
+/* A rank has begun: it holds the folder's lock, or has said something. */
+static void watch_begin(supervisor *s)
+{
+    lock_sight seen = {0};
+    if (s->begun)
+        return;
+    (void)lock_watch(&seen, s->lock, SUPERVISE_LEASE);
+    s->begun = strcmp(seen.id, s->id) == 0 || has_said_end(s);
+}
+
+/* The job has said that it ends, or nobody has said anything for too long. */
+static bool is_over(supervisor *s)
+{
+    double time = clock_seconds();
+    if (time - s->heard > patience(s)) {
+        log_warn("supervise: nothing has been heard of the job for %.0f s", time - s->heard);
+        return true;
+    }
+    if (is_frozen(s, time))
+        return true;
+    if (s->over <= 0 && has_said_end(s))
+        s->over = time;
+    return s->over > 0 && time - s->over > LINGER_SECONDS;
+}
+
+/* Since the last job failed: the first step, or a server's merge, that it had not done. */
+static void watch_recovery(supervisor *s)
+{
+    if (s->failed <= 0 || causes_progress(s->config.run.folder) <= s->failed_step)
+        return;
+    log_info("supervise: %s %lld is done, %.2f s after the incident", is_server(s) ? "merge" : "step",
+             (long long)causes_progress(s->config.run.folder), clock_seconds() - s->failed);
+    s->failed = 0;
+}
+
+/* Whatever is left of it. */
+static void end_job(supervisor *s)
+{
+    if (s->child) {
+        if (!children_kill(5))
+            log_warn("supervise: some processes of the job do not end");
+        children_remove_files(s->child);
+        return;
+    }
+    for (double until = clock_seconds() + 5; is_at_work(s) && clock_seconds() < until; clock_nap(0.05))
+        signal_holder(s, SIGKILL);
+    s->unreachable = is_at_work(s);
+}
+
+static bool is_evicted(const supervisor *s)
+{
+    return s->own && lock_lost(s->own);
+}
+
+static int attend(supervisor *s)
+{
+    int exit_status = STATUS_FAILED;
+    bool saved = false;
+    double looked = 0;
+    for (bool ended = false; !ended;) {
+        ended = s->child ? children_ended(s->child, &exit_status) : !is_at_work(s);
+        while (copy_output(s))
+            continue;
+        pass_on_requests(s, &saved);
+        if (clock_seconds() - looked > 0.2) {
+            looked = clock_seconds();
+            /* Somebody writes: lines on the screen, or metrics. */
+            int64_t size =
+                bytes_in(s->config.run.folder, "output.log") + bytes_in(s->config.run.folder, "metrics.jsonl");
+            if (size != s->size)
+                s->heard = clock_seconds();
+            s->size = size;
+            watch_begin(s);
+            watch_recovery(s);
+            if (is_evicted(s))
+                return exit_status;
+            if (!ended && is_over(s)) {
+                exit_status = 128 + SIGKILL;
+                break;
+            }
+        }
+        if (!ended)
+            clock_nap(0.02);
+    }
+    s->over = s->over > 0 ? s->over : clock_seconds();
+    end_job(s);
+    finish_output(s, 0.5);
+    watch_begin(s);
+    return exit_status;
+}
 
 /* ---- its size and its hosts ---- */
 
@@ -231,13 +487,13 @@ static bool adopt(supervisor *s)
 static int run_job(supervisor *s)
 {
     if (adopt(s))
-        return judge(s, supervise_attend(s));
+        return judge(s, attend(s));
     if (prepare(s) != STATUS_OK) {
         log_error("supervise: %s", status_message());
         return STATUS_FAILED;
     }
     if (start(s) == STATUS_OK)
-        return judge(s, supervise_attend(s));
+        return judge(s, attend(s));
     cause why = {.rank = -1, .step = -1};
     snprintf(why.words, sizeof why.words, "%s", status_message());
     return reconsider(s, &why);
@@ -246,9 +502,9 @@ static int run_job(supervisor *s)
 static int supervise(supervisor *s)
 {
     int code = -1;
-    while (code < 0 && !supervise_is_evicted(s))
+    while (code < 0 && !is_evicted(s))
         code = run_job(s);
-    if (!supervise_is_evicted(s))
+    if (!is_evicted(s))
         return code;
     log_error("supervise: another supervisor has taken %s over; the job goes on under it", s->config.run.folder);
     return STATUS_FAILED;
@@ -264,7 +520,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     if (s->config.run.log_format == CONFIG_LOG_JSON)
         outlet_write_json(log_rank); /* the job's own lines have their time, and pass as they are */
     TRY(weights_configure(&s->config));
-    if (supervise_is_server(s) && (hosts_file || s->elastic || supervise_command_sized(k)))
+    if (is_server(s) && (hosts_file || s->elastic || supervise_command_sized(k)))
         return status_fail(STATUS_USAGE, "a server's size is fixed: write it as mpirun -np N phalanx server ..., "
                                          "without --hosts, --elastic, {ranks} and {hosts}");
     if (hosts_file)
@@ -277,7 +533,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     s->output = must_format("%s/output.log", s->config.run.folder);
     s->list = must_format("%s/hostfile", s->config.run.folder);
     s->lock = must_format("%s/lock", s->config.run.folder);
-    s->copied = (off_t)supervise_bytes(s->config.run.folder, "output.log");
+    s->copied = (off_t)bytes_in(s->config.run.folder, "output.log");
     TRY(children_adopt());
     /* One supervisor a folder: two would take each other's jobs for strangers'. */
     char id[MANIFEST_RUN];
@@ -296,8 +552,8 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
 static void finish(supervisor *s)
 {
     if (s->output)
-        supervise_finish_output(s, READER_SECONDS);
-    int64_t left = s->output ? supervise_bytes(s->config.run.folder, "output.log") - (int64_t)s->copied : 0;
+        finish_output(s, READER_SECONDS);
+    int64_t left = s->output ? bytes_in(s->config.run.folder, "output.log") - (int64_t)s->copied : 0;
     if (left > 0)
         log_warn("supervise: %lld bytes of the job's output have not been read; %s holds all of it", (long long)left,
                  s->output);

@@ -7,7 +7,7 @@
 #include "engine/system/direct.h"
 #include "engine/islands/server/server_internal.h"
 #include "engine/state/rank/state.h"
-#include "engine/state/weights/upcycle.h"
+#include "engine/state/weights/weights_copy.h"
 #include "engine/state/weights/weights.h"
 #include "memory/arena.h"
 #include "memory/clock.h"

@@ -45,3 +45,7 @@ status state_load(const compiled *c, executor *e, checkpoint *from, bool *has_st
  * section. */
 typedef status state_reader(void *context, const rectangle *of, const box_memory *to);
 status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context);
+
+/* Normal deviates, the same bits on every machine: out[i] = deviation x normal number first + i of the series, which is
+ * that of a name: philox_stream() */
+void normal_fill(float *out, uint64_t seed, uint64_t series, int64_t first, int64_t count, float deviation);

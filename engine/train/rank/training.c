@@ -41,3 +41,13 @@ status training_end_for(training *t, incident_verdict verdict, const char *forma
         incident_log_hold(&t->ending, &what);
     return status_fail(STATUS_FAILED, "%s", words);
 }
+
+incident training_incident_of(const training *t, watchdog_text *text, incident_verdict verdict, const char *words,
+                              int rank)
+{
+    incident what = watchdog_incident(t->watchdog, text, verdict, words);
+    what.rank = rank;
+    what.waiting_for = -1;
+    what.device = what.action = what.op = NULL; /* those are this rank's */
+    return what;
+}

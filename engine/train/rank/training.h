@@ -152,3 +152,7 @@ int64_t training_samples_at(const training *t, int64_t step);
 /* The run ends with these words, which all ranks have found alike: kept as an incident, and returned as a failure. */
 status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* An incident about another rank than this one, or, with -1, about none; `text` outlives it. */
+incident training_incident_of(const training *t, watchdog_text *text, incident_verdict verdict, const char *words,
+                              int rank);

@@ -84,30 +84,6 @@ void report_columns(FILE *out)
     fflush(out);
 }
 
-void report_line(FILE *out, const report_step *s)
-{
-    char step[2 * UNITS_TEXT], mfu[UNITS_TEXT] = "-", memory[UNITS_TEXT], left[UNITS_TEXT], rate[UNITS_TEXT];
-    snprintf(step, sizeof step, "%" PRId64 "/%" PRId64, s->step, s->steps);
-    if (s->mfu >= 0)
-        snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->mfu);
-    units_bytes(memory, (double)s->resident_bytes);
-    units_duration(left, s->left_seconds);
-    units_count(rate, s->tokens_per_second);
-    fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s%s\n", step, s->loss, s->grad_norm, s->lr, rate,
-            s->tflops, mfu, memory, left, s->skipped ? "  skipped: " : "", s->skipped ? s->skipped : "");
-    fflush(out);
-}
-
-void report_evaluation(FILE *out, const report_result *r)
-{
-    char took[UNITS_TEXT];
-    units_duration(took, r->seconds);
-    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", r->step, r->loss, exp(r->loss), took);
-    for (int i = 0; r->sets > 1 && i < r->sets; i++)
-        fprintf(out, "%13s %9.4f on %s\n", "", r->losses[i], r->name[i]);
-    fflush(out);
-}
-
 /* --- for programs ------------------------------------------------------------------------------------------------- */
 
 enum { JSON_FLAGS = JSON_REAL_PRECISION(9) | JSON_PRESERVE_ORDER };
@@ -183,14 +159,36 @@ static void print_object(FILE *out, json_t *object)
     json_decref(object);
 }
 
-void report_line_object(FILE *out, const report_step *s)
+void report_line(FILE *out, const report_step *s, bool json)
 {
-    print_object(out, step_object(s));
+    if (json) {
+        print_object(out, step_object(s));
+        return;
+    }
+    char step[2 * UNITS_TEXT], mfu[UNITS_TEXT] = "-", memory[UNITS_TEXT], left[UNITS_TEXT], rate[UNITS_TEXT];
+    snprintf(step, sizeof step, "%" PRId64 "/%" PRId64, s->step, s->steps);
+    if (s->mfu >= 0)
+        snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->mfu);
+    units_bytes(memory, (double)s->resident_bytes);
+    units_duration(left, s->left_seconds);
+    units_count(rate, s->tokens_per_second);
+    fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s%s\n", step, s->loss, s->grad_norm, s->lr, rate,
+            s->tflops, mfu, memory, left, s->skipped ? "  skipped: " : "", s->skipped ? s->skipped : "");
+    fflush(out);
 }
 
-void report_evaluation_object(FILE *out, const report_result *r)
+void report_evaluation(FILE *out, const report_result *r, bool json)
 {
-    print_object(out, evaluation_object(r));
+    if (json) {
+        print_object(out, evaluation_object(r));
+        return;
+    }
+    char took[UNITS_TEXT];
+    units_duration(took, r->seconds);
+    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", r->step, r->loss, exp(r->loss), took);
+    for (int i = 0; r->sets > 1 && i < r->sets; i++)
+        fprintf(out, "%13s %9.4f on %s\n", "", r->losses[i], r->name[i]);
+    fflush(out);
 }
 
 status report_happened(lines *out, const report_happening *what, double time)

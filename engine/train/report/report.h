@@ -66,13 +66,11 @@ typedef struct report_result {
     const double *losses;
 } report_result;
 
-/* The names of the columns, then one line a step under them. */
+/* The names of the columns, then one line a step under them. With `json`, for a screen whose lines are objects
+ * (run.log_format), the objects of metrics.jsonl without their time. */
 void report_columns(FILE *out);
-void report_line(FILE *out, const report_step *step);
-void report_evaluation(FILE *out, const report_result *result);
-/* The objects of metrics.jsonl without their time, for a screen whose lines are objects (run.log_format). */
-void report_line_object(FILE *out, const report_step *step);
-void report_evaluation_object(FILE *out, const report_result *result);
+void report_line(FILE *out, const report_step *step, bool json);
+void report_evaluation(FILE *out, const report_result *result, bool json);
 
 /* One line of metrics.jsonl each. Values that are not finite become null: JSON has no word for them. */
 status report_metrics(lines *out, const report_step *step);

@@ -127,9 +127,7 @@ static void tell_of_gpu(void *context, const char *words)
 {
     training *t = context;
     watchdog_text text;
-    incident what = watchdog_incident(t->watchdog, &text, INCIDENT_FROZEN, words);
-    what.rank = what.waiting_for = -1;
-    what.device = what.action = what.op = NULL; /* those are of this rank */
+    incident what = training_incident_of(t, &text, INCIDENT_FROZEN, words, -1);
     log_warn("%s: %s", watchdog_host(t->watchdog), words);
     (void)incident_log_append(t->folder, &what);
 }
@@ -429,7 +427,7 @@ void training_report_step(training *t, const training_figures *f)
         t->counts.trained_steps > 1 ? t->counts.trained_seconds / (double)(t->counts.trained_steps - 1) : f->seconds;
     r.left_seconds = each * (double)(c->train.steps - t->at.step);
     if (c->run.log_every > 0 && (t->at.step % c->run.log_every == 0 || t->at.step == c->train.steps || r.skipped))
-        (c->run.log_format == CONFIG_LOG_JSON ? report_line_object : report_line)(stdout, &r);
+        report_line(stdout, &r, c->run.log_format == CONFIG_LOG_JSON);
     screen_done(t, errno);
     status s = report_metrics(t->report->metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_events(t, &r) : s);
@@ -483,7 +481,7 @@ void training_report_evaluation(training *t, const double *losses, double second
         t->report->best_loss = r.loss;
     }
     watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "writing metrics");
-    (t->config->run.log_format == CONFIG_LOG_JSON ? report_evaluation_object : report_evaluation)(stdout, &r);
+    report_evaluation(stdout, &r, t->config->run.log_format == CONFIG_LOG_JSON);
     screen_done(t, errno);
     status s = report_metrics_evaluation(t->report->metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_evaluation_events(t, &r) : s);

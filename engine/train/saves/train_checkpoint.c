@@ -120,9 +120,8 @@ void training_saves_close(training_saves *s)
 {
     saver_close(s->saver);
     mirror_close(s->mirroring.thread);
-    exporter_close(s->exporter);
+    training_export_close(s->exporter);
     node_copies_close(s->copies);
-    free(s->exports);
     free(s->extra_name);
     free(s->extra_choices);
     free(s);

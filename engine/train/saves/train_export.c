@@ -1,19 +1,23 @@
 /* checkpoint.export: Hugging Face folders of some of the run's checkpoints. Rank 0's. */
+#include <jansson.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <jansson.h>
 
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/reading.h"
-#include "engine/state/save/exporter.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"
 #include "models/huggingface.h"
 #include "models/parts.h"
+#include "engine/system/atomic.h"
+#include "engine/system/worker.h"
+#include "engine/state/weights/weights_copy.h"
+#include "memory/clock.h"
 
 enum { TAIL = 1 << 20 }; /* bytes of metrics.jsonl that are looked at */
 
@@ -72,9 +76,8 @@ static void put_sources(FILE *out, const char *what, const config_sources *all)
     fputs(all->count ? " |\n" : " none |\n", out);
 }
 
-static char *write_card(void *context, int64_t step)
+static char *write_card(const training *t, int64_t step)
 {
-    const training *t = context;
     const config *c = t->config;
     char *text = NULL, parameters[UNITS_TEXT];
     size_t bytes;
@@ -109,6 +112,115 @@ static char *write_card(void *context, int64_t step)
     return text;
 }
 
+/* ---- the exporter ------------------------------------------------------------------------------------------------ */
+
+/* A thread that reads a published checkpoint, of whatever layout, and writes exports/step-XXXXXXXX, which is there whole
+ * or not at all; then exports/latest names it. It takes memory while it works: the manifest, and the few buffers of
+ * weights_copy. */
+enum { MOST_WAITING = 256, NAME = 32 };
+
+typedef struct exporter {
+    training *run;
+    char *folder; /* of exports */
+    worker worker;
+    char waiting[MOST_WAITING][NAME]; /* the first is under way */
+    int count;
+} exporter;
+
+/* ---- one export -------------------------------------------------------------------------------------------------- */
+
+static status go_on(void *context, int64_t done, int64_t total)
+{
+    const exporter *e = context;
+    (void)done, (void)total;
+    return atomic_load(&e->worker.stop) ? status_fail(STATUS_FAILED, "the run ends") : STATUS_OK;
+}
+
+static status make_export(exporter *e, const char *name)
+{
+    AUTO_FREE char *from = must_format("%s/%s", e->run->checkpoints, name), *to = must_format("%s/%s", e->folder, name),
+                   *latest = must_format("%s/latest", e->folder), *line = must_format("%s\n", name),
+                   *card = write_card(e->run, strtoll(name + strlen("step-"), NULL, 10));
+    const weights_copy_options o = {.format = WEIGHTS_HUGGINGFACE,
+                                    .type = WEIGHTS_KEEP,
+                                    .replace = true,
+                                    .card = card,
+                                    .progress = go_on,
+                                    .context = e};
+    AUTO(weights) *w = NULL;
+    TRY(weights_open(&w, from));
+    TRY(atomic_make_folders(e->folder));
+    TRY(weights_copy(w, to, &o));
+    return atomic_replace(latest, line, (int64_t)strlen(line));
+}
+
+/* Copies the name of the next one; false: the thread ends. */
+static bool take_next(char name[NAME], exporter *e)
+{
+    WORKER_HELD(&e->worker);
+    while (e->count == 0 && worker_wait(&e->worker))
+        continue;
+    memcpy(name, e->waiting[0], NAME);
+    return !atomic_load(&e->worker.stop);
+}
+
+static void export_all(void *context)
+{
+    exporter *e = context;
+    char name[NAME];
+    while (take_next(name, e)) {
+        double began = clock_seconds();
+        status s = make_export(e, name);
+        if (s == STATUS_OK)
+            log_info("exported %s/%s in %.2f s", e->folder, name, clock_seconds() - began);
+        else if (!atomic_load(&e->worker.stop))
+            log_warn("%s is not exported: %s; the run goes on", name, status_message());
+        WORKER_HELD(&e->worker);
+        e->count--;
+        memmove(e->waiting, e->waiting + 1, (size_t)e->count * sizeof *e->waiting);
+        worker_tell(&e->worker);
+    }
+}
+
+/* ---- beginning -------------------------------------------------------------------------------------------------- */
+
+/* "step-00000100.tmp" and "step-00000100.old", where the latter is not all that is left of the export. */
+static status tidy(const char *exports)
+{
+    RELEASED_BY(reading_names_free) reading_names all = {0};
+    TRY(reading_folder(&all, exports));
+    for (int i = 0; i < all.count; i++) {
+        char *name = all.name[i], *dot = strrchr(name, '.');
+        if (strncmp(name, "step-", 5) != 0 || !dot || (strcmp(dot, ".tmp") != 0 && strcmp(dot, ".old") != 0))
+            continue;
+        AUTO_FREE char *path = must_format("%s/%s", exports, name);
+        AUTO_FREE char *whole = must_format("%s/%.*s", exports, (int)(dot - name), name);
+        bool there = true;
+        if (strcmp(dot, ".old") == 0)
+            TRY(atomic_look(&there, whole));
+        TRY(there ? atomic_remove(path) : atomic_rename(path, whole));
+    }
+    return STATUS_OK;
+}
+
+static void add(exporter *e, const char *name)
+{
+    WORKER_HELD(&e->worker);
+    while (e->count == MOST_WAITING) /* the storage is far too slow: training waits, as it does for checkpoints */
+        worker_wait(&e->worker);
+    snprintf(e->waiting[e->count++], NAME, "%s", name);
+    worker_tell(&e->worker);
+}
+
+void training_export_close(exporter *e)
+{
+    if (!e)
+        return;
+    worker_close(&e->worker);
+    free(e->folder);
+    free(e);
+}
+
 /* ---- exports ----------------------------------------------------------------------------------------------------- */
 
 static bool is_due(const training *t, int64_t step)
@@ -116,64 +228,71 @@ static bool is_due(const training *t, int64_t step)
     return step % t->config->checkpoint.export_every == 0 || step >= t->config->train.steps;
 }
 
-static void tell(void *context, const char *name, double seconds, const char *failure)
-{
-    const training *t = context;
-    if (failure)
-        log_warn("%s is not exported: %s; the run goes on", name, failure);
-    else
-        log_info("exported %s/%s in %.2f s", t->saves->exports, name, seconds);
-}
-
 /* What a start that was killed has not come to. */
-static status add_missing(training *t)
+static status add_missing(training *t, exporter *e)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers own = {0};
     TRY(checkpoint_offers_find(&own, t->checkpoints));
-    status s = STATUS_OK;
-    for (int i = own.count - 1; i >= 0 && s == STATUS_OK; i--) {
+    for (int i = own.count - 1; i >= 0; i--) {
         const char *name = strrchr(own.folder[i], '/') + 1;
         int64_t step = mirror_prefix_step(name);
+        bool there = true;
+        AUTO_FREE char *path = must_format("%s/%s", e->folder, name);
         if (step > 0 && step <= t->at.step && is_due(t, step))
-            s = exporter_add_missing(t->saves->exporter, name);
+            TRY(atomic_look(&there, path));
+        if (!there)
+            add(e, name);
     }
-    return s;
+    return STATUS_OK;
 }
 
 status training_export_open(training *t)
 {
-    AUTO_FREE char *unused = NULL;
+    AUTO_FREE char *unused = NULL, *folder = must_format("%s/exports", t->folder);
     if (t->config->checkpoint.export_every == 0)
         return STATUS_OK;
     /* what cannot be said in a config.json is refused before the long work */
     status s = huggingface_text(&unused, &t->config->model.shape, DTYPE_FP32, NULL);
     if (s != STATUS_OK)
         return status_context(s, "checkpoint.export");
-    t->saves->exports = must_format("%s/exports", t->folder);
-    const exporter_options o = {
-        .checkpoints = t->checkpoints, .exports = t->saves->exports, .card = write_card, .tell = tell, .context = t};
-    TRY(exporter_open(&t->saves->exporter, &o));
+    TRY(tidy(folder));
+    exporter *e = t->saves->exporter = must_calloc(1, sizeof *e);
+    e->run = t;
+    e->folder = TAKE(folder);
+    worker_init(&e->worker);
+    TRY(worker_start(&e->worker, export_all, e, "exports checkpoints"));
     if (t->config->checkpoint.mirror)
         log_info(
             "exports stay in %s: checkpoint.mirror uploads checkpoints, of which phalanx convert --from %s makes the "
             "same folders",
-            t->saves->exports, t->config->checkpoint.mirror);
-    return add_missing(t);
+            e->folder, t->config->checkpoint.mirror);
+    return add_missing(t, e);
 }
 
 void training_export_saved(training *t, int64_t step, const char *name)
 {
     if (t->saves->exporter && is_due(t, step))
-        exporter_add(t->saves->exporter, name);
+        add(t->saves->exporter, name);
 }
 
 bool training_export_holds(const training *t, const char *name)
 {
-    return t->saves->exporter && exporter_holds(t->saves->exporter, name);
+    exporter *e = t->saves->exporter;
+    bool held = false;
+    if (!e)
+        return false;
+    WORKER_HELD(&e->worker);
+    for (int i = 0; i < e->count; i++)
+        held = held || strcmp(e->waiting[i], name) == 0;
+    return held;
 }
 
 void training_export_finish(training *t)
 {
-    if (t->saves->exporter)
-        exporter_wait(t->saves->exporter);
+    exporter *e = t->saves->exporter;
+    if (!e)
+        return;
+    WORKER_HELD(&e->worker);
+    while (e->count > 0)
+        worker_wait(&e->worker);
 }

@@ -12,7 +12,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/state/rank/state.h"
-#include "engine/state/weights/upcycle.h"
+#include "engine/state/weights/weights_copy.h"
 #include "engine/train/rank/train_meta.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"

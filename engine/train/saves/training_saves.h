@@ -6,7 +6,6 @@
 #include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror.h"
 #include "engine/state/nodes/node_copies.h"
-#include "engine/state/save/exporter.h"
 #include "engine/state/save/saver.h"
 #include "engine/train/rank/training.h"
 
@@ -30,9 +29,8 @@ struct training_saves {
     saver *saver;                     /* NULL before training_save_open */
     bool refused;                     /* a state: a value of it is not finite */
     node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
-    exporter *exporter;               /* rank 0's; NULL: checkpoint.export is not set */
+    struct exporter *exporter;        /* rank 0's; NULL: checkpoint.export is not set */
     char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
-    char *exports;                    /* the folder */
     training_mirroring mirroring;
     training_branch branch;
 };
@@ -101,4 +99,6 @@ status training_export_open(training *t);
 void training_export_saved(training *t, int64_t step, const char *name);
 /* Does it wait to be exported? Any thread. */
 bool training_export_holds(const training *t, const char *name);
-void training_export_finish(training *t); /* waits for all */
+void training_export_finish(training *t); /* waits until all are exported, or have failed */
+/* Gives up what is under way, of which nothing is left. NULL is accepted. */
+void training_export_close(struct exporter *e);

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/state/weights/normal.h"
+#include "engine/state/rank/state.h"
 #include "kernels/philox.h"
 #include "tests/test.h"
 

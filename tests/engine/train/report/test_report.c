@@ -114,14 +114,14 @@ TEST(a_step_is_one_line_under_its_columns)
 {
     capture c;
     report_columns(capture_begin(&c)->out);
-    report_line(c.out, &one_step);
+    report_line(c.out, &one_step, false);
     report_step skipped = one_step;
     skipped.loss = skipped.grad_norm = NAN;
     skipped.mfu = NAN;
     skipped.skipped = "a gradient is not finite";
-    report_line(c.out, &skipped);
-    report_evaluation(c.out, &(report_result){.step = 12, .loss = 2, .seconds = 3.14, .sets = 1});
-    report_evaluation(c.out, &two_sets);
+    report_line(c.out, &skipped, false);
+    report_evaluation(c.out, &(report_result){.step = 12, .loss = 2, .seconds = 3.14, .sets = 1}, false);
+    report_evaluation(c.out, &two_sets, false);
     capture_expect(
         &c, "         step      loss      norm        lr  tokens/s   TFLOP/s    MFU     memory       ETA\n"
             "      12/1000    4.1235      1.25 3.000e-04     12.3k    0.4321  51.2%   1.50 GiB      4:07\n"

@@ -221,12 +221,6 @@ static void bring_back(verify *v, const device_rows *rows, int64_t at)
     count_bytes(v, 2 * rows->rows * rows->bytes);
 }
 
-/* Where the sums of an op's outputs lie: behind those of all that rests. */
-static int64_t result_at(const verify *v, int k)
-{
-    return v->compiled->sums + (1 + v->count + k) * SUM_BYTES;
-}
-
 /* ---- observing --------------------------------------------------------------------------------------------------- */
 
 static void took(verify *v, bool busy, double began)
@@ -270,28 +264,23 @@ static bool again(void *context, const compiled_program *p, int i)
     const op *o = p->list.ops[i];
     if (p != &v->compiled->training || v->micro_batch < 0 || !repeats(v, o))
         return false;
-    if (v->repeating) {
-        v->repeating = false;
-        for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
-            device_rows rows = repeat_rows(o->out[k]);
-            if (rows.rows > 0)
-                check_rows(v, result_at(v, k), &rows, AN_OP + (uint64_t)i);
-            count_bytes(v, rows.rows * rows.bytes);
-        }
-        v->seconds += v->bandwidth == 0 ? clock_seconds() : 0; /* less the beginning, below */
-        return false;
-    }
-    v->seconds -= v->bandwidth == 0 ? clock_seconds() : 0;
-    v->repeating = true;
+    bool second = v->repeating;
+    v->repeating = !second;
+    v->seconds -= v->bandwidth == 0 && !second ? clock_seconds() : 0;
     for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+        /* The sums of an op's outputs lie behind those of all that rests. */
+        int64_t at = v->compiled->sums + (1 + v->count + k) * SUM_BYTES;
         device_rows rows = repeat_rows(o->out[k]);
-        if (rows.rows > 0)
-            v->interface->bits.sum(v->device, result_at(v, k), &rows);
+        if (rows.rows > 0 && second)
+            check_rows(v, at, &rows, AN_OP + (uint64_t)i);
+        else if (rows.rows > 0)
+            v->interface->bits.sum(v->device, at, &rows);
         count_bytes(v, rows.rows * rows.bytes);
     }
-    if (repeat_changes(o))
+    v->seconds += v->bandwidth == 0 && second ? clock_seconds() : 0;
+    if (!second && repeat_changes(o))
         each_output(v, o, bring_back);
-    return true;
+    return !second;
 }
 
 /* ---- */

@@ -104,13 +104,6 @@ bool causes_saved(const char *folder, const char *run)
 
 /* ---- progress ---- */
 
-static int64_t step_of_latest(const char *folder)
-{
-    long long step = 0;
-    AUTO(FILE) *f = open_in(folder, "checkpoints/latest");
-    return f && fscanf(f, "step-%lld", &step) == 1 ? step : 0;
-}
-
 /* What follows `key` in the last whole line of a file that begins with it; -1: there is none. */
 static int64_t last_number(const char *folder, const char *name, const char *key)
 {
@@ -134,9 +127,13 @@ static int64_t last_number(const char *folder, const char *name, const char *key
 int64_t causes_progress(const char *folder)
 {
     int64_t step = last_number(folder, "metrics.jsonl", "{\"step\": ");
+    long long saved = 0;
     if (step < 0)
         step = last_number(folder, "merges.jsonl", "{\"merge\":");
-    return step >= 0 ? step : step_of_latest(folder);
+    if (step >= 0)
+        return step;
+    AUTO(FILE) *f = open_in(folder, "checkpoints/latest");
+    return f && fscanf(f, "step-%lld", &saved) == 1 ? saved : 0;
 }
 
 /* ---- what to do ---- */

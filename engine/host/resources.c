@@ -253,25 +253,20 @@ static status write_events(resources *r, const figures *f, int64_t step, double 
 
 status resources_open(resources **out, const resources_options *o)
 {
-    resources *r = must_calloc(1, sizeof *r);
+    AUTO(resources) *r = must_calloc(1, sizeof *r);
     r->root = must_strdup(o->root);
     r->every = o->every;
     resources_host_read(&r->before, r->root);
     r->looked = clock_seconds();
     AUTO_FREE char *path = must_format("%s/resources.jsonl", o->folder);
-    status s = atomic_make_folders(o->folder);
-    if (s == STATUS_OK)
-        s = lines_open(&r->lines, path);
-    if (s == STATUS_OK && o->tensorboard)
-        s = tensorboard_open(&r->events, o->folder, o->first_step, r->before.time);
-    if (s != STATUS_OK) {
-        resources_close(r);
-        return s;
-    }
+    TRY(atomic_make_folders(o->folder));
+    TRY(lines_open(&r->lines, path));
+    if (o->tensorboard)
+        TRY(tensorboard_open(&r->events, o->folder, o->first_step, r->before.time));
     r->gpus = resources_gpu_open();
     if (o->tell)
         resources_gpu_watch(r->gpus, o->tell, o->context);
-    *out = r;
+    *out = TAKE(r);
     return STATUS_OK;
 }
 

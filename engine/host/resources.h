@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct resources resources;
@@ -28,6 +29,7 @@ status resources_open(resources **out, const resources_options *options);
 /* Writes a line if it is time for one, or if `now`. Called between steps; NULL is accepted. */
 status resources_look(resources *r, int64_t step, bool now);
 void resources_close(resources *r);
+AUTO_CLOSES(resources, resources_close)
 
 /* Counters of a host as the kernel keeps them: read at two moments, they give the rates in between.
  * -1: the host does not say. */

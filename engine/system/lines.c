@@ -70,18 +70,14 @@ static status open_file(lines *l, int only)
 
 status lines_open(lines **out, const char *path)
 {
-    lines *l = must_calloc(1, sizeof *l);
+    AUTO(lines) *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
     l->file = l->moved = l->home = -1;
     pthread_mutex_init(&l->lock, NULL);
     AUTO_FREE char *copy = must_strdup(path);
     l->folder = must_strdup(dirname(copy));
-    status s = open_file(l, 0);
-    if (s != STATUS_OK) {
-        lines_close(l);
-        return s;
-    }
-    *out = l;
+    TRY(open_file(l, 0));
+    *out = TAKE(l);
     return STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct lines lines;
@@ -25,3 +26,4 @@ bool lines_are_here(lines *l, bool look);
 /* How many lines could not be written so far. */
 long long lines_lost(const lines *l);
 void lines_close(lines *l);
+AUTO_CLOSES(lines, lines_close)

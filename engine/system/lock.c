@@ -168,16 +168,6 @@ static int create(int *out, const char *path, const holder *me)
     return error == EPERM || error == ENOTSUP || error == ENOSYS ? write_new(out, path, me) : error;
 }
 
-/* Over the old beat. Others believe a beat that fails only when the lease is over. */
-static void beat(lock *l)
-{
-    char text[TEXT_BYTES];
-    l->me.beat++;
-    write_text(text, &l->me);
-    if (pwrite(l->descriptor, text, strlen(text), 0) > 0)
-        (void)fsync(l->descriptor);
-}
-
 /* ---- staleness -------------------------------------------------------------------------------------------------- */
 
 typedef enum verdict { ALIVE, STALE, UNKNOWN } verdict;
@@ -345,9 +335,13 @@ static void keep(void *argument)
 {
     lock *l = argument;
     while (worker_pause(&l->keeper, l->lease / BEATS))
-        if (lock_confirm(l)) {
+        if (lock_confirm(l)) { /* over the old beat; others believe one that fails only when the lease is over */
+            char text[TEXT_BYTES];
             WORKER_HELD(&l->keeper);
-            beat(l);
+            l->me.beat++;
+            write_text(text, &l->me);
+            if (pwrite(l->descriptor, text, strlen(text), 0) > 0)
+                (void)fsync(l->descriptor);
         }
 }
 

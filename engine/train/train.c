@@ -284,16 +284,6 @@ static void note_router_losses(training *t)
     }
 }
 
-/* What the step dropped of its assignments to experts. */
-static void note_drops(training *t)
-{
-    const model_shape *s = &t->config->model.shape;
-    if (compile_room(&t->compiled.options) == 0)
-        return;
-    const float *over = executor_at(t->executor, t->compiled.values.over);
-    t->now.dropped_share = (double)over[0] / (batch_tokens(t, false) * s->experts_per_token * shape_routers(s));
-}
-
 /* Plays the step's program, and traces it where that is asked for. */
 static void play_once(training *t, bool again)
 {
@@ -367,7 +357,12 @@ static status play_step(training *t, bool *undone)
     const tensor *peak = t->compiled.values.peak;
     if (tensor_elements(peak) > 0)
         t->now.attention_logit_max = (double)*(const float *)executor_at(t->executor, peak);
-    note_drops(t);
+    if (compile_room(&t->compiled.options) > 0) { /* of the assignments to experts */
+        const model_shape *shape = &t->config->model.shape;
+        const float *over = executor_at(t->executor, t->compiled.values.over);
+        t->now.dropped_share =
+            (double)over[0] / (batch_tokens(t, false) * shape->experts_per_token * shape_routers(shape));
+    }
     double mean = (double)*loss / batch_tokens(t, true);
     /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
     const config *c = t->config;

@@ -217,16 +217,6 @@ static status read_choices(training *t)
     return choices_read(&t->choices, first ? first : own);
 }
 
-/* Bytes of the GPU beside the arena: as an earlier run on such a GPU has measured, or assumed. */
-static int64_t expect_beside(const training *t)
-{
-    RELEASED_BY(groups_free) groups g = {0};
-    groups_find(&g, &t->compiled);
-    reserve known = reserve_assumed;
-    choices_take_reserve(&known, &t->choices);
-    return reserve_bytes(&known, groups_communicators(&g), compile_graph_nodes(&t->compiled));
-}
-
 /* Of several ranks with as many communicators the most, with what graphs took, if that is measured. */
 static void note_reserve(training *t, choices_reserve mine)
 {
@@ -273,7 +263,13 @@ static status open_executor(training *t)
     TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
     choices_share(&t->choices, all);
-    t->expected_beside = t->device->communication ? expect_beside(t) : 0;
+    if (t->device->communication) { /* bytes of the GPU: as an earlier run on such a GPU has measured, or assumed */
+        RELEASED_BY(groups_free) groups g = {0};
+        groups_find(&g, &t->compiled);
+        reserve known = reserve_assumed;
+        choices_take_reserve(&known, &t->choices);
+        t->expected_beside = reserve_bytes(&known, groups_communicators(&g), compile_graph_nodes(&t->compiled));
+    }
     const executor_options options = {.device = t->device,
                                       .backend = t->compiled.options.backend,
                                       .threads = t->compiled.options.threads,

@@ -63,22 +63,16 @@ static char *replace(char *word, const char *name, const char *value)
     return word;
 }
 
-/* An override that this start replaces. */
-static bool is_replaced(const supervise_command *k, int word, const supervise_start *start)
-{
-    const char *text = k->words[word];
-    return word >= k->config && ((start->data > 0 && strncmp(text, SIZE_KEY, sizeof SIZE_KEY - 1) == 0) ||
-                                 (start->resume && strncmp(text, RESUME_KEY, sizeof RESUME_KEY - 1) == 0));
-}
-
 char **supervise_command_expand(const supervise_command *k, const supervise_start *start)
 {
     char number[16], **words = must_calloc(2 * (unsigned long)k->count + 3, sizeof *words);
     int count = 0;
     snprintf(number, sizeof number, "%d", start->ranks);
     for (int i = 0; i < k->count; i++) {
-        if (is_replaced(k, i, start))
-            continue;
+        const char *text = k->words[i];
+        if (i >= k->config && ((start->data > 0 && strncmp(text, SIZE_KEY, sizeof SIZE_KEY - 1) == 0) ||
+                               (start->resume && strncmp(text, RESUME_KEY, sizeof RESUME_KEY - 1) == 0)))
+            continue; /* an override that this start replaces */
         words[count] = replace(must_strdup(k->words[i]), "{ranks}", number);
         words[count] = replace(words[count], "{hosts}", start->hosts);
         count++;

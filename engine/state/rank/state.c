@@ -178,12 +178,6 @@ static inline void turn(float *sine, float *cosine, float u)
     *cosine = (q == 1 || q == 2) ? -swap_c : swap_c;
 }
 
-/* sqrt without errno, so that the loop below becomes vector code */
-static inline float root(float x)
-{
-    return __builtin_sqrtf(x);
-}
-
 /* Draws of `count` Philox blocks, the words of a block each in its own plane. A round goes over all blocks before the
  * next does, which makes vector code of it. */
 __attribute__((target_clones("avx512f", "avx2", "default"))) static void
@@ -215,7 +209,7 @@ normals(float *restrict out, uint32_t draw[restrict 4][BATCH], int count, float 
         for (int i = 0; i < count; i++) {
             float u = (float)((int32_t)(draw[k][i] >> 8) + 1) * 5.9604645e-8f; /* (0, 1] */
             float v = (float)(int32_t)(draw[k + 1][i] >> 8) * 5.9604645e-8f;
-            float radius = root(-2.0f * logarithm(u)), s, c;
+            float radius = __builtin_sqrtf(-2.0f * logarithm(u)), s, c; /* without errno: vector code */
             turn(&s, &c, v);
             normal[k][i] = deviation * (radius * c);
             normal[k + 1][i] = deviation * (radius * s);

@@ -318,7 +318,7 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
 
 status saver_open(saver **out, const saver_options *options)
 {
-    saver *s = must_calloc(1, sizeof *s);
+    AUTO(saver) *s = must_calloc(1, sizeof *s);
     int count;
     s->options = *options;
     s->interface = executor_device(options->executor, &s->device);
@@ -330,12 +330,8 @@ status saver_open(saver **out, const saver_options *options)
         memcpy(pieces + count, options->more, (size_t)options->more_count * sizeof *pieces);
         count += options->more_count;
     }
-    status result = open_parts(s, pieces, count);
-    if (result != STATUS_OK) {
-        saver_close(s);
-        return result;
-    }
-    *out = s;
+    TRY(open_parts(s, pieces, count));
+    *out = TAKE(s);
     return STATUS_OK;
 }
 

@@ -45,6 +45,7 @@ int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more
 status saver_open(saver **out, const saver_options *options);
 /* Waits for what is being written; an unpublished save is discarded. NULL is accepted. */
 void saver_close(saver *s);
+AUTO_CLOSES(saver, saver_close)
 
 /* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under
  * way. `memory`, unless NULL, outlives the save: where in this node's memory shares are written, sealed, and nothing

@@ -153,16 +153,6 @@ static const sharded_tensor *find_stored(const weights *w, const char *name)
     return t;
 }
 
-/* A stored tensor must have the shape that it has in the place where it was found. */
-static status check_stored(const weights *w, const names_tensor *n, const names_place *at, const safetensors_tensor *t)
-{
-    const names_tensor whole = {.dims = n->dims, .shape = {at->rows, n->shape[1]}, .stacked = at->stacked};
-    int64_t shape[3];
-    int dims = names_file_shape(shape, &whole);
-    TRY(check_shape(w->folder, at->name, t->dims, t->shape, dims, shape));
-    return check_type(w->folder, at->name, t->type);
-}
-
 /* An expert's matrices as GPT-OSS is published: two tensors, NAME_blocks and NAME_scales. */
 static bool match_mxfp4(stored_at *out, const weights *w, const names_tensor *n)
 {
@@ -199,8 +189,16 @@ static status match_tensor(weights *w, int i)
     names_place at;
     for (int which = 0; names_place_of(&at, &w->shape, &w->names[i], which); which++) {
         w->stored[i] = (stored_at){find_stored(w, at.name), at.first, NULL};
-        if (w->stored[i].in)
-            return check_stored(w, &w->names[i], &at, w->stored[i].in->tensor);
+        if (!w->stored[i].in)
+            continue;
+        /* It must have the shape that it has in the place where it was found. */
+        const safetensors_tensor *t = w->stored[i].in->tensor;
+        const names_tensor whole = {
+            .dims = w->names[i].dims, .shape = {at.rows, w->names[i].shape[1]}, .stacked = at.stacked};
+        int64_t shape[3];
+        int dims = names_file_shape(shape, &whole);
+        TRY(check_shape(w->folder, at.name, t->dims, t->shape, dims, shape));
+        return check_type(w->folder, at.name, t->type);
     }
     if (match_mxfp4(&w->stored[i], w, &w->names[i]))
         return check_mxfp4(w, &w->stored[i], &w->names[i]);
@@ -368,20 +366,17 @@ static status open_part(weights **out, const char *path, folder_part part)
 {
     AUTO_FREE char *folder = NULL;
     TRY(folder_local(&folder, path, part));
-    weights *w = must_calloc(1, sizeof *w);
-    status s = part == FOLDER_WHOLE && has(folder, FOLDER_NO_VALUES)
-                   ? status_fail(STATUS_FAILED,
-                                 "%s has names and sizes of tensors, but no values: name the s3:// folder", folder)
-                   : open_either(w, folder);
+    if (part == FOLDER_WHOLE && has(folder, FOLDER_NO_VALUES))
+        return status_fail(STATUS_FAILED, "%s has names and sizes of tensors, but no values: name the s3:// folder",
+                           folder);
+    AUTO(weights) *w = must_calloc(1, sizeof *w);
+    TRY(open_either(w, folder));
     if (!json_is_object(w->tokens)) {
         json_decref(w->tokens);
         w->tokens = json_object();
     }
-    if (s == STATUS_OK)
-        *out = w;
-    else
-        weights_close(w);
-    return s;
+    *out = TAKE(w);
+    return STATUS_OK;
 }
 
 status weights_open(weights **out, const char *folder)
@@ -470,14 +465,6 @@ dtype weights_type(const weights *w, int i)
     return w->files ? w->stored[i].in->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
 }
 
-/* Bytes to expect behind those from `at` on: of many small tensors, whose every advice costs a look at all its pages,
- * once in AHEAD_BYTES. */
-static int64_t ahead_of(const sharded_tensor *t, int64_t at, int64_t bytes)
-{
-    int64_t from = t->tensor->offset + at;
-    return from / AHEAD_BYTES != (from + bytes) / AHEAD_BYTES ? AHEAD_BYTES : 0;
-}
-
 static status read_file(const weights *w, const stored_at *at, const rectangle *of, const box_memory *to)
 {
     const sharded_tensor *t = at->in;
@@ -495,7 +482,10 @@ static status read_file(const weights *w, const stored_at *at, const rectangle *
         last += (start[d] + size[d] - 1) * from.stride[d];
     }
     int64_t bytes = (last + 1 - first) * element;
-    sharded_expect(t, first * element, bytes + ahead_of(t, first * element, bytes));
+    /* Of many small tensors, whose every advice costs a look at all their pages, once in AHEAD_BYTES. */
+    int64_t at_byte = t->tensor->offset + first * element;
+    bool crosses = at_byte / AHEAD_BYTES != (at_byte + bytes) / AHEAD_BYTES;
+    sharded_expect(t, first * element, bytes + (crosses ? AHEAD_BYTES : 0));
     from.data = (char *)(uintptr_t)sharded_data(t) + first * element;
     bool finite = box_all_finite(&from, of->dims, size);
     box_convert(to, &from, of->dims, size);

@@ -388,19 +388,15 @@ void report_progress_text(char *out, int bytes, const report_progress *p, double
         out[width] = 0;
 }
 
-static int terminal_width(FILE *out)
-{
-    struct winsize size;
-    return ioctl(outlet_descriptor(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
-}
-
 void report_progress_update(report_progress *p, double done)
 {
     double now = clock_seconds();
     if (now - p->last < (p->terminal ? 0.1 : 30))
         return;
     char text[256];
-    report_progress_text(text, sizeof text, p, done, now, p->terminal ? terminal_width(p->out) : 0);
+    struct winsize size;
+    bool known = ioctl(outlet_descriptor(p->out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    report_progress_text(text, sizeof text, p, done, now, !p->terminal ? 0 : known ? size.ws_col - 1 : 79);
     fprintf(p->out, p->terminal ? "\r%s\033[K" : "%s\n", text);
     fflush(p->out);
     p->last = now;

@@ -13,13 +13,6 @@ static const double MANY_EPOCHS = 4;
 static const double STALL_SHARE = 0.01;
 enum { STALL_STEPS = 10 };
 
-static int64_t tokens_of(const samples *s, int source)
-{
-    indexed_identity x;
-    samples_identify(&x, s, source);
-    return x.tokens;
-}
-
 static void say_sources(const char *title, const config_sources *sources, const samples *s, double taken)
 {
     double weights = 0;
@@ -27,7 +20,9 @@ static void say_sources(const char *title, const config_sources *sources, const 
         weights += sources->item[i].weight;
     for (int i = 0; i < sources->count; i++) {
         char tokens[UNITS_TEXT];
-        units_count(tokens, (double)tokens_of(s, i));
+        indexed_identity x;
+        samples_identify(&x, s, i);
+        units_count(tokens, (double)x.tokens);
         printf("  %-11s %s: %s tokens", i ? "" : title, sources->item[i].path, tokens);
         if (sources->count > 1)
             printf(", weight %g (%.3g%%)", sources->item[i].weight, 100 * sources->item[i].weight / weights);
@@ -40,16 +35,6 @@ static void say_sources(const char *title, const config_sources *sources, const 
 static bool has_remote(const training *t)
 {
     return samples_are_remote(t->data.train) || (t->data.validation && samples_are_remote(t->data.validation));
-}
-
-static void say_cache(const training *t)
-{
-    char room[UNITS_TEXT];
-    if (!has_remote(t))
-        return;
-    units_bytes(room, (double)t->config->data.cache_size);
-    const char *folder = stored_folder(t->data.remote);
-    printf("  cache       %s, at most %s\n", folder ? folder : "none", room);
 }
 
 void training_say_data(const training *t)
@@ -67,7 +52,12 @@ void training_say_data(const training *t)
                    sources->item[i].path, MANY_EPOCHS);
     if (t->data.validation)
         say_sources("validation", &c->data.validation, t->data.validation, 0);
-    say_cache(t);
+    if (has_remote(t)) {
+        char room[UNITS_TEXT];
+        units_bytes(room, (double)c->data.cache_size);
+        const char *folder = stored_folder(t->data.remote);
+        printf("  cache       %s, at most %s\n", folder ? folder : "none", room);
+    }
     if (c->train.batch_ramp.count) {
         fputs("  batch       ", stdout);
         for (int i = 0; i < batch_ramp_stages(c); i++)

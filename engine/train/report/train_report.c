@@ -518,17 +518,11 @@ void training_report_close(training *t)
     mlflow_login_wipe(&t->report->login);
 }
 
-/* As a new process would find the files. */
-static status open_again(training *t)
-{
-    close_steps(t);
-    return open_steps(t);
-}
-
 status training_report_undone(training *t, const report_event *what)
 {
     seal_open();
-    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_again(t) : STATUS_OK));
+    close_steps(t); /* as a new process would find the files */
+    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_steps(t) : STATUS_OK));
     training_report_event(t, what);
     if (t->counts.trained_steps > 0)
         seal_close();

@@ -366,14 +366,6 @@ static status barrier(void *context, status mine)
     return comm_all_status(comm_world(t->world), mine);
 }
 
-static status write_pieces(training *t, const char *folder)
-{
-    int count;
-    AUTO_FREE checkpoint_piece *pieces = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
-    const checkpoint_share mine = {pieces, count, comm_rank(t->world), comm_ranks(t->world), t->run, true};
-    return checkpoint_write(folder, "step-00000000", &mine, NULL, barrier, t);
-}
-
 status training_dump_gradients(training *t)
 {
     const char *folder = t->config->debug.gradients;
@@ -381,7 +373,10 @@ status training_dump_gradients(training *t)
     const step_scalars *scalars = executor_at(t->executor, t->compiled.values.scalars);
     seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing gradients");
-    status s = write_pieces(t, pieces);
+    int count;
+    AUTO_FREE checkpoint_piece *own = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
+    const checkpoint_share mine = {own, count, comm_rank(t->world), comm_ranks(t->world), t->run, true};
+    status s = checkpoint_write(pieces, "step-00000000", &mine, NULL, barrier, t);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, &t->compiled.model.shape, scalars->loss_scale);
         if (s == STATUS_OK)

@@ -185,13 +185,12 @@ static status put(const lines *l, int file, const char *text)
                                                                     : s;
 }
 
-/* What was moved is given up where it cannot be written to. */
-static status append(lines *l, const char *text, bool everywhere)
+status lines_write(lines *l, const char *text, bool here)
 {
     pthread_mutex_lock(&l->lock);
     status s = look(l);
-    if (s == STATUS_OK && everywhere && l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
-        close(l->moved);
+    if (s == STATUS_OK && !here && l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
+        close(l->moved); /* it is given up where it cannot be written to */
         l->moved = -1;
     }
     if (s == STATUS_OK)
@@ -199,16 +198,6 @@ static status append(lines *l, const char *text, bool everywhere)
     l->lost += s != STATUS_OK;
     pthread_mutex_unlock(&l->lock);
     return s;
-}
-
-status lines_write(lines *l, const char *text)
-{
-    return append(l, text, true);
-}
-
-status lines_write_here(lines *l, const char *text)
-{
-    return append(l, text, false);
 }
 
 bool lines_are_here(lines *l, bool look_now)

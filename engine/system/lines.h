@@ -16,10 +16,9 @@ status lines_open(lines **out, const char *path);
 /* One line more; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder
  * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. A folder
  * that takes its place with a file of that name is another run's: the lines go on in the one that was moved, and in it
- * alone. After a failure the file is as it was, and the next line is tried like any other. */
-status lines_write(lines *l, const char *text);
-/* The same for a line about what is beside the file: one that was moved with its folder does not get it. */
-status lines_write_here(lines *l, const char *text);
+ * alone. After a failure the file is as it was, and the next line is tried like any other. With `here` the line is
+ * about what is beside the file: one that was moved with its folder does not get it. */
+status lines_write(lines *l, const char *text, bool here);
 /* false: another run's folder has the name of this one's, which was moved. Cannot be told: true. Any thread. Without
  * `look`, as the last look has found it. */
 bool lines_are_here(lines *l, bool look);

@@ -107,23 +107,6 @@ static void fetch_ahead(training *t)
     }
 }
 
-static void fetch_evaluation(const training *t, int set, int64_t end, int64_t together)
-{
-    samples *s = t->data.sets[set];
-    int64_t mine = t->compiled.options.micro_batch, at = mine * grid_index(&t->grid, AXIS_SAMPLES);
-    for (int64_t first = 0; first < end && samples_expect(s, first + at, mine); first += together)
-        ;
-}
-
-static blocks_counts counts_fetched(training *t)
-{
-    blocks_counts now = stored_counted(t->data.remote), *told = &t->fetched.told;
-    blocks_counts since = {
-        .fetched = now.fetched - told->fetched, .misses = now.misses - told->misses, .stall = now.stall - told->stall};
-    *told = now;
-    return since;
-}
-
 /* What a rank says before a step. */
 typedef struct readiness {
     int failed, asked, saves;
@@ -168,16 +151,20 @@ static int find_other_deal(int *like, const training *t, const readiness *all)
 static status agree(training *t, signals_request *asked, batch_facts *batch, pace_share lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1, like = 0;
+    blocks_counts now = stored_counted(t->data.remote), *told = &t->fetched.told;
     readiness here = {mine != STATUS_OK,
                       (int)signals_pending(),
                       (int)saver_progress_of(t->saves->saver),
                       batch->deal,
                       batch->left_out,
                       batch->second_targets,
-                      counts_fetched(t),
+                      {.fetched = now.fetched - told->fetched,
+                       .misses = now.misses - told->misses,
+                       .stall = now.stall - told->stall},
                       lately},
               *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
+    *told = now;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
     *asked = SIGNALS_NONE;
     batch->left_out = batch->second_targets = 0;
@@ -396,7 +383,9 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     int64_t end = training_evaluation_samples(t, set), missing = 0;
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)end, false);
     status ready = STATUS_OK;
-    fetch_evaluation(t, set, end, together);
+    int64_t mine = o->micro_batch, at = mine * grid_index(&t->grid, AXIS_SAMPLES);
+    for (int64_t first = 0; first < end && samples_expect(t->data.sets[set], first + at, mine); first += together)
+        ; /* what can be fetched ahead */
     for (int64_t first = 0; first < end; first += together) {
         batch_facts batch = {0};
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");

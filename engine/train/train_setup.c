@@ -318,14 +318,6 @@ static const char *const written[] = {"checkpoints", CHECKPOINT_ORIGIN, "mirror"
                                       "hosts",       "mlruns",          "summary.json",   "trace",
                                       "config.yaml", INCIDENTS_FILE,    "flight-*.jsonl", "events.out.tfevents*"};
 
-static bool is_written(const char *name)
-{
-    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
-        if (fnmatch(written[i], name, 0) == 0)
-            return true;
-    return false;
-}
-
 /* FOLDER/earlier-N, the first that is not there. */
 static status make_aside(char **out, const char *folder)
 {
@@ -352,7 +344,10 @@ static status move_aside(const char *folder)
     if (all.count > 0)
         qsort(all.name, (size_t)all.count, sizeof *all.name, by_name);
     for (int i = 0; i < all.count; i++) {
-        if (!is_written(all.name[i]))
+        bool ours = false;
+        for (size_t k = 0; k < sizeof written / sizeof *written; k++)
+            ours |= fnmatch(written[k], all.name[i], 0) == 0;
+        if (!ours)
             continue;
         if (!aside)
             TRY(make_aside(&aside, folder));
@@ -363,14 +358,6 @@ static status move_aside(const char *folder)
     if (aside)
         log_info("the run that was in %s is in %s now (checkpoint.resume=never)", folder, aside);
     return STATUS_OK;
-}
-
-static status move_earlier_aside(const training *t)
-{
-    if (comm_rank(t->world) > 0 || strcmp(t->config->checkpoint.resume, "never") != 0)
-        return STATUS_OK;
-    status s = move_aside(t->folder);
-    return s == STATUS_OK ? s : status_context(s, "moving an earlier run aside (checkpoint.resume=never)");
 }
 
 /* Locked, seen by all ranks, and with what its mirror has. */
@@ -426,7 +413,11 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     watchdog_name_device(t->watchdog, text);
     if (!early)
         TRY(open_folder(t));
-    TRY(comm_all_status(all, move_earlier_aside(t)));
+    bool anew = strcmp(c->checkpoint.resume, "never") == 0;
+    status moved = anew && comm_rank(world) == 0 ? move_aside(t->folder) : STATUS_OK;
+    if (moved != STATUS_OK)
+        (void)status_context(moved, "moving an earlier run aside (checkpoint.resume=never)");
+    TRY(comm_all_status(all, moved));
     if (early && !strcmp(t->resume, "never"))
         TRY(training_mirror_begin(t, true));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");

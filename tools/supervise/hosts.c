@@ -167,25 +167,18 @@ static void add_address(addresses *a, const struct sockaddr *from)
     memcpy(a->item[a->count++], one, sizeof one);
 }
 
-/* This machine knows all of its own, whatever its name leads to. */
-static void add_own(addresses *a)
-{
-    struct ifaddrs *all = NULL;
-    if (getifaddrs(&all) != 0)
-        return;
-    for (struct ifaddrs *i = all; i; i = i->ifa_next)
-        add_address(a, i->ifa_addr);
-    freeifaddrs(all);
-}
-
 static addresses find_addresses(const char *name)
 {
     addresses a = {0};
     char own[256] = "";
     struct addrinfo *all = NULL;
+    struct ifaddrs *its = NULL;
     gethostname(own, sizeof own - 1);
-    if (strcmp(own, name) == 0)
-        add_own(&a);
+    if (strcmp(own, name) == 0 && getifaddrs(&its) == 0) { /* this machine knows all, whatever its name leads to */
+        for (struct ifaddrs *i = its; i; i = i->ifa_next)
+            add_address(&a, i->ifa_addr);
+        freeifaddrs(its);
+    }
     if (getaddrinfo(name, NULL, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &all) != 0)
         return a;
     for (struct addrinfo *i = all; i; i = i->ai_next)

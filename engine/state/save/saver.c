@@ -37,9 +37,9 @@ struct saver {
     int range_count;
     checkpoint_writer *writer;
     checkpoint_publisher *publisher; /* rank 0's */
-    char name[32];
-    const share_place *memory; /* where shares go and stay; NULL: to the run's checkpoints */
-    char *buffer;              /* the writer's */
+    saver_facts last;                /* `refused` and `seconds` are shared with the thread, under the lock */
+    const share_place *memory;       /* where shares go and stay; NULL: to the run's checkpoints */
+    char *buffer;                    /* the writer's */
     json_t *meta;
     double stall;
     stage stage;
@@ -49,11 +49,9 @@ struct saver {
     /* shared with the thread, under the lock */
     worker worker;
     bool working;
-    bool refused;       /* the share: a value of it is not finite */
     bool taken, copied; /* what the thread copies; everything */
     status result;
     char message[2048];
-    double seconds;
 };
 
 /* ---- what is copied -------------------------------------------------------------------------------------------- */
@@ -184,10 +182,10 @@ static status publish(saver *s)
     const saver_options *o = &s->options;
     if (o->may_publish && !o->may_publish(o->context))
         return status_fail(STATUS_FAILED, "the run's folder belongs to another run by now");
-    TRY(checkpoint_publisher_publish(s->publisher, o->folder, s->name, s->meta));
+    TRY(checkpoint_publisher_publish(s->publisher, o->folder, s->last.name, s->meta));
     const checkpoint_needed needed = {o->needs, o->context};
     if (o->published)
-        o->published(o->context, s->name);
+        o->published(o->context, s->last.name);
     if (checkpoint_prune(o->folder, o->keep, o->keep_every, o->needs ? &needed : NULL) != STATUS_OK)
         log_warn("%s; an older checkpoint stays", status_message()); /* the new one is there all the same */
     return STATUS_OK;
@@ -196,11 +194,11 @@ static status publish(saver *s)
 static status write_share(saver *s)
 {
     const saver_options *o = &s->options;
-    TRY(checkpoint_writer_share(s->writer, s->memory ? s->memory->folder : o->folder, s->name));
+    TRY(checkpoint_writer_share(s->writer, s->memory ? s->memory->folder : o->folder, s->last.name));
     if (!s->memory)
         return STATUS_OK;
-    const fragment_owner owner = {.run = o->run, .name = s->name, .rank = o->rank, .ranks = o->ranks};
-    AUTO_FREE char *folder = checkpoint_temporary(s->memory->folder, s->name);
+    const fragment_owner owner = {.run = o->run, .name = s->last.name, .rank = o->rank, .ranks = o->ranks};
+    AUTO_FREE char *folder = checkpoint_temporary(s->memory->folder, s->last.name);
     TRY(o->rank == 0 ? share_put_meta(folder, s->meta, s->buffer) : STATUS_OK);
     return share_seal(folder, &owner, s->memory->secret, s->buffer);
 }
@@ -219,9 +217,9 @@ static void work(saver *s)
     }
     worker_lock(&s->worker);
     s->result = result;
-    s->refused = result != STATUS_OK && s->stage == SHARES && checkpoint_writer_refused(s->writer);
+    s->last.refused = result != STATUS_OK && s->stage == SHARES && checkpoint_writer_refused(s->writer);
     snprintf(s->message, sizeof s->message, "%s", status_message());
-    s->seconds += clock_seconds() - began;
+    s->last.seconds += clock_seconds() - began;
     s->working = false;
     worker_tell(&s->worker);
     worker_unlock(&s->worker);
@@ -342,7 +340,7 @@ void saver_close(saver *s)
     ask_device(s, true);
     worker_close(&s->worker);
     if (s->stage != NONE && s->options.rank == 0 && !s->memory)
-        checkpoint_clean(s->options.folder, s->name);
+        checkpoint_clean(s->options.folder, s->last.name);
     executor_before_change(s->options.executor, NULL, NULL);
     checkpoint_publisher_close(s->publisher);
     checkpoint_writer_close(s->writer);
@@ -359,16 +357,17 @@ void saver_close(saver *s)
 void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory)
 {
     double began = clock_seconds();
-    MUST(s->stage == NONE, "%s is still being saved", s->name);
-    snprintf(s->name, sizeof s->name, "step-%08lld", (long long)step);
+    MUST(s->stage == NONE, "%s is still being saved", s->last.name);
+    snprintf(s->last.name, sizeof s->last.name, "step-%08lld", (long long)step);
     json_decref(s->meta);
     s->meta = meta;
     s->memory = memory;
+    s->last.in_memory = memory != NULL;
     s->stage = SHARES;
     s->copied = s->copy == NULL;
     s->taken = s->copied || !s->beside;
     s->arrived = false;
-    s->seconds = 0;
+    s->last.seconds = 0;
     for (int i = 0; i < s->range_count && s->copy; i++)
         if (by_device(s, &s->ranges[i]))
             s->interface->aside.copy(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
@@ -406,12 +405,7 @@ void saver_wait(saver *s)
 status saver_result(const saver *s)
 {
     return s->result == STATUS_OK ? STATUS_OK
-                                  : status_fail(s->result, "checkpoint %s not saved: %s", s->name, s->message);
-}
-
-bool saver_refused(const saver *s)
-{
-    return s->refused;
+                                  : status_fail(s->result, "checkpoint %s not saved: %s", s->last.name, s->message);
 }
 
 bool saver_next(saver *s, bool any_working, bool any_failed)
@@ -426,23 +420,13 @@ bool saver_next(saver *s, bool any_working, bool any_failed)
     }
     s->stage = NONE;
     if (any_failed && s->options.rank == 0 && !s->memory)
-        checkpoint_clean(s->options.folder, s->name);
+        checkpoint_clean(s->options.folder, s->last.name);
     return true;
 }
 
-bool saver_is_in_memory(const saver *s)
+const saver_facts *saver_last(const saver *s)
 {
-    return s->memory != NULL;
-}
-
-const char *saver_name(const saver *s)
-{
-    return s->name;
-}
-
-double saver_seconds(const saver *s)
-{
-    return s->seconds;
+    return &s->last;
 }
 
 double saver_stall(saver *s)

@@ -51,8 +51,6 @@ AUTO_CLOSES(saver, saver_close)
  * way. `memory`, unless NULL, outlives the save: where in this node's memory shares are written, sealed, and nothing
  * is published. */
 void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory);
-/* Does the save under way, or the last one, go to memory? */
-bool saver_is_in_memory(const saver *s);
 typedef enum saver_progress {
     SAVER_IDLE, /* none is under way */
     SAVER_WORKING,
@@ -65,16 +63,19 @@ saver_progress saver_progress_of(saver *s);
 void saver_wait(saver *s);
 /* The status, with its message, of what this rank did in this stage; not while it is SAVER_WORKING. */
 status saver_result(const saver *s);
-/* Has this rank's share failed since a value of the state is not finite? */
-bool saver_refused(const saver *s);
 
 /* Some rank works, some rank has failed: the same on all ranks. The save is over when it returns true: published, or,
  * if any has failed, given up. */
 bool saver_next(saver *s, bool any_working, bool any_failed);
 
-/* Of the save under way, or the last one: its name, seconds that its writing took on this rank, and whether it is
- * there. */
-const char *saver_name(const saver *s);
-double saver_seconds(const saver *s);
+/* The save under way, or the last one. */
+typedef struct saver_facts {
+    char name[32];
+    bool in_memory; /* it goes there, and not to the run's checkpoints */
+    bool refused;   /* this rank's share has failed since a value of the state is not finite */
+    double seconds; /* that its writing has taken on this rank */
+} saver_facts;
+
+const saver_facts *saver_last(const saver *s);
 /* Seconds that training has waited for the saver since this was last asked. */
 double saver_stall(saver *s);

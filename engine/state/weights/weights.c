@@ -224,18 +224,6 @@ static const sharded_tensor *stored_of(const weights *w, parts_slot slot)
     return w->stored[find(w, names_format(w->shape.architecture, slot))].in;
 }
 
-/* A head that is stored although it is tied must be the embedding. */
-static status check_tied(const weights *w, const sharded_tensor *head)
-{
-    const sharded_tensor *embedding = stored_of(w, SLOT_EMBEDDING);
-    if (are_equal(head, embedding))
-        return STATUS_OK;
-    return status_fail(STATUS_FAILED,
-                       "%s: tensor %s differs from %s, but tie_word_embeddings makes them one: set it to false in "
-                       "config.json",
-                       w->folder, names_format(w->shape.architecture, SLOT_HEAD), embedding->tensor->name);
-}
-
 /* The tensor that `name` repeats (parts.def), or NULL. */
 static const sharded_tensor *find_repeated(const weights *w, const char *name)
 {
@@ -268,9 +256,16 @@ static status match_tensors(weights *w)
                                w->folder, name, repeated->tensor->name);
         if (repeated)
             continue;
-        if (w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD)))
-            TRY(check_tied(w, t));
-        else if (is_behind(&w->shape, name))
+        bool tied = w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD));
+        const sharded_tensor *embedding = tied ? stored_of(w, SLOT_EMBEDDING) : NULL;
+        if (tied && !are_equal(t, embedding)) /* a head that is stored all the same */
+            return status_fail(STATUS_FAILED,
+                               "%s: tensor %s differs from %s, but tie_word_embeddings makes them one: set it to "
+                               "false in config.json",
+                               w->folder, name, embedding->tensor->name);
+        if (tied)
+            continue;
+        if (is_behind(&w->shape, name))
             left_out++;
         else if (!taken[i] && !is_leftover(name))
             return status_fail(STATUS_FAILED,

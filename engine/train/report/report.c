@@ -98,20 +98,14 @@ static void put_integer(json_t *object, const char *key, int64_t value)
     json_object_set_new(object, key, json_integer(value));
 }
 
-/* Takes the object; `write` is lines_write or lines_write_here. Times need more digits than nine. */
-static status write_line_by(status (*write)(lines *, const char *), lines *out, json_t *object, double time)
+/* Takes the object. Times need more digits than nine. */
+static status write_line(lines *out, json_t *object, double time, bool here)
 {
     AUTO_FREE char *text = json_dumps(object, JSON_FLAGS);
     text[strlen(text) - 1] = 0;
     AUTO_FREE char *line = must_format("%s, \"time\": %.3f}\n", text, time);
-    status s = write(out, line);
     json_decref(object);
-    return s;
-}
-
-static status write_line(lines *out, json_t *object, double time)
-{
-    return write_line_by(lines_write, out, object, time);
+    return lines_write(out, line, here);
 }
 
 static json_t *step_object(const report_step *s)
@@ -129,7 +123,7 @@ static json_t *step_object(const report_step *s)
 
 status report_metrics(lines *out, const report_step *s)
 {
-    return write_line(out, step_object(s), s->time);
+    return write_line(out, step_object(s), s->time, false);
 }
 
 static json_t *evaluation_object(const report_result *r)
@@ -147,7 +141,7 @@ static json_t *evaluation_object(const report_result *r)
 
 status report_metrics_evaluation(lines *out, const report_result *r)
 {
-    return write_line(out, evaluation_object(r), r->time);
+    return write_line(out, evaluation_object(r), r->time, false);
 }
 
 /* On the screen, where run.log_format is json: the logger adds the time. Takes the object. */
@@ -200,7 +194,7 @@ status report_happened(lines *out, const report_happening *what, double time)
         json_object_set_new(line, "device", json_string(what->device));
     if (what->ranks > 0)
         put_integer(line, "ranks", what->ranks);
-    return write_line_by(what->here ? lines_write_here : lines_write, out, line, time);
+    return write_line(out, line, time, what->here);
 }
 
 status report_metrics_disagreement(lines *out, int64_t step, double apart, double time)
@@ -208,7 +202,7 @@ status report_metrics_disagreement(lines *out, int64_t step, double apart, doubl
     json_t *line = json_object();
     put_integer(line, "step", step);
     put_real(line, "islands_disagreement", apart);
-    return write_line(out, line, time);
+    return write_line(out, line, time, false);
 }
 
 status report_metrics_event(lines *out, const report_event *e, double time)
@@ -230,7 +224,7 @@ status report_metrics_event(lines *out, const report_event *e, double time)
         put_integer(what, "samples", e->samples);
     }
     json_object_set_new(line, e->kind, what);
-    return write_line(out, line, time);
+    return write_line(out, line, time, false);
 }
 
 static json_t *traffic_object(const int64_t *along)

@@ -281,11 +281,6 @@ void training_header(const training *t)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
-static status write_scalars(training_report *r, const tensorboard_value *values, int count, int64_t step, double time)
-{
-    return r->board ? tensorboard_write(r->board, values, count, step, time) : STATUS_OK;
-}
-
 static status write_events(training *t, const report_step *s)
 {
     tensorboard_value values[] = {
@@ -293,10 +288,12 @@ static status write_events(training *t, const report_step *s)
 #include "engine/train/report/metrics.def"
     };
     int count = 0;
+    if (!t->report->board)
+        return STATUS_OK;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         if (values[i].tag)
             values[count++] = values[i];
-    return write_scalars(t->report, values, count, s->step, s->time);
+    return tensorboard_write(t->report->board, values, count, s->step, s->time);
 }
 
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
@@ -346,7 +343,7 @@ static void add_loads(report_step *r, training *t, training_outcome outcome)
     }
     bool last = t->at.step == c->train.steps;
     if (t->report->load_lines && (last || t->at.step % c->run.loads_every == 0))
-        metrics_done(t, lines_write(t->report->load_lines, loads_line(t->report->loads, counts, t->at.step)));
+        metrics_done(t, lines_write(t->report->load_lines, loads_line(t->report->loads, counts, t->at.step), false));
 }
 
 /* By what a step's time went. A device waits for messages on its own queues, where the host cannot see it. */
@@ -436,11 +433,13 @@ void training_report_step(training *t, const training_figures *f)
 static status write_evaluation_events(training *t, const report_result *r)
 {
     tensorboard_value value = {"validation/loss", r->loss};
-    TRY(write_scalars(t->report, &value, 1, r->step, r->time));
+    if (!t->report->board)
+        return STATUS_OK;
+    TRY(tensorboard_write(t->report->board, &value, 1, r->step, r->time));
     for (int i = 0; r->sets > 1 && i < r->sets; i++) {
         AUTO_FREE char *tag = must_format("validation/%s", r->name[i]);
         value = (tensorboard_value){tag, r->losses[i]};
-        TRY(write_scalars(t->report, &value, 1, r->step, r->time));
+        TRY(tensorboard_write(t->report->board, &value, 1, r->step, r->time));
     }
     return STATUS_OK;
 }

@@ -188,14 +188,14 @@ static json_t *make_meta(const training *t)
 /* Training may be some steps further than the save that has ended. */
 static int64_t step_of_save(const training *t)
 {
-    return strtoll(saver_name(t->saves->saver) + strlen("step-"), NULL, 10);
+    return strtoll(saver_last(t->saves->saver)->name + strlen("step-"), NULL, 10);
 }
 
 /* A state with values that are not finite will not get better: the run ends, and the checkpoint before is good.
  * Collective; all ranks have the message at hand. */
 static status judge_state(training *t)
 {
-    t->saves->refused |= comm_any(comm_world(t->world), saver_refused(t->saves->saver));
+    t->saves->refused |= comm_any(comm_world(t->world), saver_last(t->saves->saver)->refused);
     AUTO_FREE char *words = must_strdup(status_message());
     return t->saves->refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
 }
@@ -216,24 +216,25 @@ static status take_loss(training *t)
 static status conclude(training *t, status s)
 {
     double began = clock_seconds();
+    const saver_facts *last = saver_last(t->saves->saver);
     if (s != STATUS_OK)
         return s;
-    if (!saver_is_in_memory(t->saves->saver)) {
+    if (!last->in_memory) {
         int64_t step = step_of_save(t);
         t->saving.published++;
         if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
             free(t->guards.back);
-            t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves->saver));
+            t->guards.back = must_format("%s/%s", t->checkpoints, last->name);
         }
-        training_event_saved(t, step, saver_name(t->saves->saver));
-        training_export_saved(t, step, saver_name(t->saves->saver));
-        log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves->saver), saver_seconds(t->saves->saver));
+        training_event_saved(t, step, last->name);
+        training_export_saved(t, step, last->name);
+        log_info("saved %s/%s in %.2f s", t->checkpoints, last->name, last->seconds);
         return STATUS_OK;
     }
-    s = node_copies_spread(t->saves->copies, saver_name(t->saves->saver));
+    s = node_copies_spread(t->saves->copies, last->name);
     t->saving.in_memory += s == STATUS_OK;
     t->saving.seconds += clock_seconds() - began;
-    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saves->saver));
+    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", last->name);
 }
 
 /* Waits for the save under way on all ranks. */

@@ -121,7 +121,7 @@ static status check_name(const training_position *m, const char *folder)
 }
 
 /* Collective: the same verdict on every rank, with the words of the first that objects. */
-static verdict load_as(status *said, training *t, checkpoint *from, const config *saved)
+static verdict load(status *said, training *t, checkpoint *from, const config *saved)
 {
     comm_group *all = comm_world(t->world);
     bool has_states = false;
@@ -160,17 +160,6 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     return WHOLE;
 }
 
-static verdict load(status *said, training *t, checkpoint *from)
-{
-    RELEASED_BY(config_free) config saved = {0};
-    const char *where = checkpoint_folder(from);
-    const char *text = json_string_value(json_object_get(checkpoint_meta(from), "config"));
-    *said = comm_all_status(comm_world(t->world),
-                            text ? config_parse(&saved, where, text, strlen(text), 0, NULL)
-                                 : status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where));
-    return *said == STATUS_OK ? load_as(said, t, from, &saved) : REFUSED;
-}
-
 /* Is a checkpoint another run's? Rank 0 looks, for all. */
 static status share_elsewhere(bool *out, const training *t, const char *path)
 {
@@ -189,7 +178,15 @@ static verdict restore_from(status *said, training *t, const char *path)
     if (*said != STATUS_OK)
         return REFUSED;
     *said = comm_all_status(comm_world(t->world), checkpoint_open(&from, path));
-    return *said == STATUS_OK ? load(said, t, from) : DAMAGED;
+    if (*said != STATUS_OK)
+        return DAMAGED;
+    RELEASED_BY(config_free) config saved = {0};
+    const char *where = checkpoint_folder(from);
+    const char *text = json_string_value(json_object_get(checkpoint_meta(from), "config"));
+    *said = comm_all_status(comm_world(t->world),
+                            text ? config_parse(&saved, where, text, strlen(text), 0, NULL)
+                                 : status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where));
+    return *said == STATUS_OK ? load(said, t, from, &saved) : REFUSED;
 }
 
 /* ---- a run that goes back to one of its earlier checkpoints: from then on it is another branch of its history

@@ -71,7 +71,7 @@ static void place_close(place *p)
 
 static void put(place *p, const char *text)
 {
-    assert_int_equal(lines_write(p->out, text), STATUS_OK);
+    assert_int_equal(lines_write(p->out, text, false), STATUS_OK);
 }
 
 static void move(const char *from, const char *to)
@@ -224,7 +224,7 @@ TEST(a_line_about_the_folder_is_in_that_folder_alone)
     place_open(&p, *state, "here");
     put(&p, "1\n");
     move(p.run, p.away);
-    assert_int_equal(lines_write_here(p.out, "saved\n"), STATUS_OK);
+    assert_int_equal(lines_write(p.out, "saved\n", true), STATUS_OK);
     put(&p, "2\n");
     holds(p.run, "saved\n2\n");
     holds(p.away, "1\n2\n");

@@ -9,11 +9,16 @@
 #include <stdbool.h>
 #include <time.h>
 
-static inline double clock_seconds(void)
+static inline double clock_of(clockid_t which)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(which, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline double clock_seconds(void)
+{
+    return clock_of(CLOCK_MONOTONIC);
 }
 
 static inline struct timespec clock_timespec(double seconds)

@@ -121,13 +121,6 @@ static void shared_kinds(kind_of_op out[PACE_CLASSES], const program *list, comm
 
 /* ---- timing ---------------------------------------------------------------------------------------------------- */
 
-static double processor_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void before(void *context, const compiled_program *of, int i)
 {
     pace *p = context;
@@ -136,7 +129,7 @@ static void before(void *context, const compiled_program *of, int i)
     if (p->slot[i] >= 0 && p->interface->times.stamp)
         p->interface->times.stamp(p->device, CLOCK_PACE, 2 * p->slot[i], of->list.ops[i]);
     else if (p->slot[i] >= 0)
-        p->began = processor_seconds();
+        p->began = clock_of(CLOCK_THREAD_CPUTIME_ID);
     else if (op_waits(of->list.ops[i]))
         p->began = clock_seconds();
 }
@@ -149,7 +142,7 @@ static void after(void *context, const compiled_program *of, int i)
     if (p->slot[i] >= 0 && p->interface->times.stamp) {
         p->interface->times.stamp(p->device, CLOCK_PACE, 2 * p->slot[i] + 1, of->list.ops[i]);
     } else if (p->slot[i] >= 0) {
-        p->seconds[p->slot[i] / TIMED] += processor_seconds() - p->began;
+        p->seconds[p->slot[i] / TIMED] += clock_of(CLOCK_THREAD_CPUTIME_ID) - p->began;
         p->count[p->slot[i] / TIMED]++;
     } else if (op_waits(of->list.ops[i]) && !p->interface->times.stamp) {
         p->waited += clock_seconds() - p->began;

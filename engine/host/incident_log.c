@@ -14,6 +14,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/lines.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -55,18 +56,11 @@ static void add_text(line *l, const char *key, const char *value)
     add(l, "\"");
 }
 
-static double seconds_of(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- one incident ---- */
 
 static void describe(line *l, const incident *i)
 {
-    double now = seconds_of(CLOCK_REALTIME);
+    double now = clock_of(CLOCK_REALTIME);
     add(l, "{\"time\": %.3f, \"verdict\": \"%s\"", now, incident_verdict_name(i->verdict));
     if (i->rank >= 0)
         add(l, ", \"rank\": %d", i->rank);
@@ -159,7 +153,7 @@ static void write_flight(const incident_log *k, watchdog *w)
     history_entry entries[HISTORY_ENTRIES];
     line l = {.text = text, .room = sizeof text};
     int count = history_read(watchdog_history(w), entries);
-    double offset = seconds_of(CLOCK_REALTIME) - seconds_of(CLOCK_MONOTONIC);
+    double offset = clock_of(CLOCK_REALTIME) - clock_of(CLOCK_MONOTONIC);
     snprintf(path, sizeof path, "%.*s/flight-%d.jsonl", PATH_MAX - 32, k->folder, log_rank());
     int file = atomic_create(path, 0666);
     if (file < 0)

@@ -135,9 +135,7 @@ static void read_infiniband(resources_host *h, const char *root)
 
 void resources_host_read(resources_host *out, const char *root)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    *out = (resources_host){(double)now.tv_sec + 1e-9 * (double)now.tv_nsec, -1, -1, -1, -1, -1, -1, -1, -1};
+    *out = (resources_host){clock_of(CLOCK_REALTIME), -1, -1, -1, -1, -1, -1, -1, -1};
     read_cores(out, root);
     read_memory(out, root);
     read_disks(out, root);

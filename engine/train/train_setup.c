@@ -138,27 +138,24 @@ static status check_shared_folder(training *t)
 {
     AUTO_FREE char *name = must_format("%s/.shared-%s", t->folder, t->run);
     comm_group *all = comm_world(t->world);
-    status s = STATUS_OK;
-    if (comm_rank(t->world) == 0) {
-        if (t->lock)
-            s = atomic_remove_all(t->folder, ".shared-");
-        FILE *f = s == STATUS_OK ? fopen(name, "w") : NULL;
-        if (s == STATUS_OK && !f)
-            s = status_fail(STATUS_FAILED, "%s cannot be written to: %s; check run.folder", t->folder, strerror(errno));
+    bool first = comm_rank(t->world) == 0, there = false;
+    status s = first && t->lock ? atomic_remove_all(t->folder, ".shared-") : STATUS_OK;
+    if (first && s == STATUS_OK) {
+        FILE *f = fopen(name, "w");
         if (f)
             fclose(f);
+        else
+            s = status_fail(STATUS_FAILED, "%s cannot be written to: %s; check run.folder", t->folder, strerror(errno));
     }
-    s = comm_all_status(all, s);
-    bool there = false;
-    if (s == STATUS_OK)
-        s = atomic_look(&there, name);
+    TRY(comm_all_status(all, s));
+    s = atomic_look(&there, name);
     if (s == STATUS_OK && !there)
         s = status_fail(STATUS_FAILED,
                         "run.folder %s is not the folder that rank 0 sees: it must be on a file system shared "
                         "by all nodes",
                         t->folder);
     s = comm_all_status(all, s);
-    if (comm_rank(t->world) == 0)
+    if (first)
         unlink(name);
     return s;
 }
@@ -468,7 +465,5 @@ void training_close(training *t)
     free(t->resume);
     free(t->fell_back);
     free(t->stage);
-    free(t->guards.origin);
-    free(t->guards.back);
     *t = (training){0};
 }

@@ -35,7 +35,7 @@
 #include "tools/supervise/supervise_command.h"
 
 /* A holder of the folder on another machine is dead when its lock has not beaten for so long. */
-#define SUPERVISE_LEASE 30.0
+#define LEASE 30.0
 
 typedef struct supervisor {
     supervise_command command;
@@ -74,6 +74,7 @@ typedef struct supervisor {
 #define LINGER_SECONDS 3.0
 /* And one from which nothing is heard after all its limits and so much more: its watchdogs are frozen, too. */
 #define SILENT_SECONDS 60.0
+
 /* ---- what the job says ---- */
 
 /* From the file to our own standard output, as much as its reader takes without being waited for: the rest is in the
@@ -99,6 +100,7 @@ static int64_t bytes_in(const char *folder, const char *name)
     return stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
 }
 
+/* Copies what is left of the job's output, as long as its reader takes some within `seconds`. */
 static void finish_output(supervisor *s, double seconds)
 {
     const char *folder = s->config.run.folder;
@@ -130,7 +132,7 @@ static double patience(const supervisor *s)
 /* Does the job that was at work already go on? */
 static bool is_at_work(supervisor *s)
 {
-    return lock_watch(&s->sight, s->lock, SUPERVISE_LEASE) && strcmp(s->sight.id, s->id) == 0;
+    return lock_watch(&s->sight, s->lock, LEASE) && strcmp(s->sight.id, s->id) == 0;
 }
 
 /* The process that holds the lock: one rank that is asked tells the others. */
@@ -195,7 +197,7 @@ static void watch_begin(supervisor *s)
     lock_sight seen = {0};
     if (s->begun)
         return;
-    (void)lock_watch(&seen, s->lock, SUPERVISE_LEASE);
+    (void)lock_watch(&seen, s->lock, LEASE);
     s->begun = strcmp(seen.id, s->id) == 0 || has_said_end(s);
 }
 
@@ -238,11 +240,14 @@ static void end_job(supervisor *s)
     s->unreachable = is_at_work(s);
 }
 
+/* Does somebody else supervise this folder by now? */
 static bool is_evicted(const supervisor *s)
 {
     return s->own && lock_lost(s->own);
 }
 
+/* Attends to the job until it ends, however, or another supervisor has taken it over: nothing of it is left. Returns
+ * its exit status. */
 static int attend(supervisor *s)
 {
     int exit_status = STATUS_FAILED;
@@ -469,7 +474,7 @@ static status start(supervisor *s)
  * hosts that are lost it does not wait for a lease then. */
 static bool adopt(supervisor *s)
 {
-    if (!s->config.run.lock || !lock_watch(&s->sight, s->lock, SUPERVISE_LEASE))
+    if (!s->config.run.lock || !lock_watch(&s->sight, s->lock, LEASE))
         return false;
     if (s->started > 0 && (!s->sight.here || strcmp(s->sight.id, s->id) == 0))
         return false;
@@ -541,7 +546,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
         return STATUS_OK;
     TRY(manifest_draw_run(id));
     AUTO_FREE char *path = must_format("%s/supervisor", s->config.run.folder);
-    status taken = lock_take(&s->own, path, id, SUPERVISE_LEASE);
+    status taken = lock_take(&s->own, path, id, LEASE);
     return taken == STATUS_OK ? STATUS_OK : status_context(taken, "a supervisor is at work here already");
 }
 

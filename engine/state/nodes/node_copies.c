@@ -506,14 +506,12 @@ status node_copies_spread(node_copies *k, const char *name)
     share mine;
     AUTO_FREE char *folder = checkpoint_temporary(k->place.folder, name);
     status s = share_list(&mine, folder, &(fragment_owner){k->id, name, k->me, k->ranks});
-    if (s == STATUS_OK)
-        s = hide(folder, &mine);
-    s = comm_all_status(k->world, s);
-    if (s == STATUS_OK && k->rounds > 0)
-        s = comm_all_status(k->world, pass_shares(k, folder, &mine));
-    if (s == STATUS_OK && k->me == k->first)
+    TRY(comm_all_status(k->world, s == STATUS_OK ? hide(folder, &mine) : s));
+    if (k->rounds > 0)
+        TRY(comm_all_status(k->world, pass_shares(k, folder, &mine)));
+    if (k->me == k->first)
         remove_older(k, strrchr(folder, '/') + 1);
-    return s;
+    return STATUS_OK;
 }
 
 /* ---- going on from them ---- */

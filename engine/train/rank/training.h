@@ -60,7 +60,6 @@ typedef struct training_guards {
     int unverified;    /* verifications in a row that have failed */
     double verify_seconds, verify_trained;
     bool price_reported;
-    char *origin, *back; /* folders of checkpoints: which this process began from, and which it goes back to; or NULL */
     int64_t times_back;
 } training_guards;
 

@@ -19,9 +19,7 @@
 
 double report_time(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return clock_of(CLOCK_REALTIME);
 }
 
 /* --- for people --------------------------------------------------------------------------------------------------- */

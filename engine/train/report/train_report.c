@@ -447,13 +447,11 @@ static status write_evaluation_events(training *t, const report_result *r)
 /* The last part of a data set's path, or all of it where two end alike. */
 static const char *name_of_set(const config_sources *all, int set)
 {
-    const char *path = all->item[set].path, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    for (int i = 0; i < all->count; i++) {
-        const char *other = strrchr(all->item[i].path, '/');
-        if (i != set && !strcmp(name, other ? other + 1 : all->item[i].path))
+    const char *path = all->item[set].path;
+    for (int i = 0; i < all->count; i++)
+        if (i != set && !strcmp(basename(path), basename(all->item[i].path)))
             return path;
-    }
-    return name;
+    return basename(path);
 }
 
 void training_report_evaluation(training *t, const double *losses, double seconds)

@@ -122,6 +122,8 @@ void training_saves_close(training_saves *s)
     mirror_close(s->mirroring.thread);
     training_export_close(s->exporter);
     node_copies_close(s->copies);
+    free(s->origin);
+    free(s->back);
     free(s->extra_name);
     free(s->extra_choices);
     free(s);
@@ -223,8 +225,8 @@ static status conclude(training *t, status s)
         int64_t step = step_of_save(t);
         t->saving.published++;
         if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
-            free(t->guards.back);
-            t->guards.back = must_format("%s/%s", t->checkpoints, last->name);
+            free(t->saves->back);
+            t->saves->back = must_format("%s/%s", t->checkpoints, last->name);
         }
         training_event_saved(t, step, last->name);
         training_export_saved(t, step, last->name);

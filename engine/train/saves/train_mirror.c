@@ -287,7 +287,7 @@ status training_upload_open(training *t)
                                                   .held = m->held,
                                                   .owner = &owner}));
     t->saving.mirror = &m->facts;
-    const char *slash = t->guards.origin ? strrchr(t->guards.origin, '/') : NULL;
+    const char *slash = t->saves->origin ? strrchr(t->saves->origin, '/') : NULL;
     if (slash && !t->new_stage && mirror_prefix_step(slash + 1) >= 0)
         mirror_offer(m->thread, slash + 1);
     return STATUS_OK;

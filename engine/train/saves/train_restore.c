@@ -109,7 +109,7 @@ static void say_rate(const training *t, const config *saved, const training_posi
 /* A folder step-N holds the state after step N, or somebody has mixed them up. */
 static status check_name(const training_position *m, const char *folder)
 {
-    const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
+    const char *name = basename(folder);
     long long step;
     int end = 0;
     if (sscanf(name, "step-%lld%n", &step, &end) != 1 || name[end] || step == m->step)
@@ -154,8 +154,8 @@ static verdict load(status *said, training *t, checkpoint *from, const config *s
     if (t->islands && (*said = islands_restore(t->islands, from)) != STATUS_OK)
         return DAMAGED;
     checkpoint_place_take(&t->saves->branch.loaded, checkpoint_meta(from));
-    free(t->guards.origin);
-    t->guards.origin = must_strdup(checkpoint_folder(from));
+    free(t->saves->origin);
+    t->saves->origin = must_strdup(checkpoint_folder(from));
     log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->at.step);
     return WHOLE;
 }
@@ -269,7 +269,7 @@ static status begin_branch(training *t)
     checkpoint_place *now = &t->saves->branch.now;
     const checkpoint_place *there = &t->saves->mirroring.newest;
     *now = (checkpoint_place){0};
-    if (!t->guards.origin || t->new_stage)
+    if (!t->saves->origin || t->new_stage)
         return STATUS_OK;
     TRY(training_find(&here, t));
     *now = t->saves->branch.loaded;
@@ -467,15 +467,15 @@ static void place_back(training *t, bool own)
     const config *c = t->config;
     if (!own)
         t->at.past.began = t->at.step;
-    if (!t->guards.origin)
+    if (!t->saves->origin)
         return;
     int64_t scheduled = c->checkpoint.every > 0 ? t->at.step / c->checkpoint.every * c->checkpoint.every : t->at.step;
-    const char *slash = strrchr(t->guards.origin, '/');
+    const char *slash = strrchr(t->saves->origin, '/');
     if (scheduled > t->at.past.began && slash)
-        t->guards.back =
-            must_format("%.*s/step-%08lld", (int)(slash - t->guards.origin), t->guards.origin, (long long)scheduled);
+        t->saves->back =
+            must_format("%.*s/step-%08lld", (int)(slash - t->saves->origin), t->saves->origin, (long long)scheduled);
     else if (t->at.past.began > 0)
-        t->guards.back = must_strdup(t->guards.origin);
+        t->saves->back = must_strdup(t->saves->origin);
 }
 
 static status restore(training *t, bool *own)
@@ -518,12 +518,12 @@ static status choose_back(char **out, const training *t)
 {
     bool there;
     *out = NULL;
-    if (!t->guards.back)
+    if (!t->saves->back)
         return STATUS_OK;
-    AUTO_FREE char *path = must_format("%s/manifest.json", t->guards.back);
+    AUTO_FREE char *path = must_format("%s/manifest.json", t->saves->back);
     TRY(atomic_look(&there, path));
     if (there)
-        *out = must_strdup(t->guards.back);
+        *out = must_strdup(t->saves->back);
     return there ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);
 }
 

@@ -31,6 +31,7 @@ struct training_saves {
     node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
     struct exporter *exporter;        /* rank 0's; NULL: checkpoint.export is not set */
     char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
+    char *origin, *back; /* checkpoints: which this process began from, and which it goes back to; or NULL */
     training_mirroring mirroring;
     training_branch branch;
 };

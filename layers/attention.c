@@ -43,6 +43,19 @@ static tensor *attend(recorder *r, const attention_layer *a, const layer_inputs 
 
 /* ---- a layer's attention ----------------------------------------------------------------------------------------- */
 
+static op_attributes attributes_of(const attention_layer *a, const layer_inputs *in)
+{
+    return (op_attributes){.heads = a->heads,
+                           .kv_heads = a->kv_heads,
+                           .head_size = a->head_size,
+                           .sequence = in->sequence,
+                           .window = a->window,
+                           .run = in->run,
+                           .scale = a->multiplier != 0 ? (float)a->multiplier : 1.0f / sqrtf((float)a->head_size),
+                           .cap = (float)a->cap,
+                           .epsilon = in->epsilon};
+}
+
 /* Of q and k, whose heads `at` describes. */
 static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, op_attributes at)
 {
@@ -61,10 +74,11 @@ static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, 
 }
 
 /* What attention makes of its own keys and values, before its last product: [tokens, heads v_head_size]. */
-static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x, op_attributes at)
+static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_inputs *in, const mixer_input *from)
 {
+    const op_attributes at = attributes_of(a, in);
     tensor *bias = a->qkv_bias ? recorder_weight(r, a->qkv_bias) : NULL;
-    tensor *full = layer_enter(r, x);                                                        /* [tokens, hidden] */
+    tensor *full = layer_enter(r, from->x);                                                  /* [tokens, hidden] */
     tensor *qkv = record_linear(r, "attention/qkv", full, recorder_weight(r, a->qkv), bias); /* heads over the ranks */
     record_qkv heads = record_split_heads(r, qkv, &at);
     if (a->q_norm)
@@ -76,13 +90,12 @@ static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_i
                     &turn);
     }
     tensor *sinks = a->sinks ? recorder_weight(r, a->sinks) : NULL;
-    if (!in->caches) {
+    if (!from->states) {
         share_keys(r, &heads, in);
         return attend(r, a, in, &heads, sinks, at);
     }
-    tensor *const *caches = in->caches + 2 * a->index;
     op decode = {.kind = OP_attention_decode,
-                 .in = {heads.q, heads.k, heads.v, in->positions, caches[0], caches[1], sinks},
+                 .in = {heads.q, heads.k, heads.v, in->positions, from->states[0], from->states[1], sinks},
                  .at = at};
     return recorder_record(r, "attention/decode", &decode, 1, NULL)->out[0];
 }
@@ -137,23 +150,23 @@ static void expand(recorder *r, const attention_layer *a, record_qkv *heads, ten
 }
 
 /* The same of latents. */
-static tensor *attend_latents(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x,
-                              op_attributes at)
+static tensor *attend_latents(recorder *r, const attention_layer *a, const layer_inputs *in, const mixer_input *from)
 {
     const latent_layer *l = &a->latent;
-    tensor *down = multiply_down(r, "attention/kv down", x, l->kv_down, l->kv_down_bias);
+    const op_attributes at = attributes_of(a, in);
+    tensor *down = multiply_down(r, "attention/kv down", from->x, l->kv_down, l->kv_down_bias);
     tensor *own = take_columns(r, "attention/copy latent", down, 0, l->rank);
     tensor *latent = layer_enter(r, normalise_latent(r, "attention/kv latent norm", own, l->kv_norm));
     /* k: one head of all, [tokens, rotated] */
-    record_qkv heads = {.q = make_queries(r, a, x),
+    record_qkv heads = {.q = make_queries(r, a, from->x),
                         .k = layer_enter(r, take_columns(r, "attention/copy key", down, l->rank, l->rotated))};
     op_attributes turn = at;
     turn.kv_heads = 0;
     turn.interleaved = a->interleaved;
     record_rope(r, "attention/rope", &heads, in->positions, in->rope_table, &turn);
-    if (in->caches) {
+    if (from->states) {
         const record_latent new = {heads.q, latent, heads.k, recorder_weight(r, l->kv_up)};
-        return record_latent_decode(r, "attention/decode", &new, in->positions, in->caches[2 * a->index], &at);
+        return record_latent_decode(r, "attention/decode", &new, in->positions, from->states[0], &at);
     }
     if (!in->transfers.latents || r->grid.group[AXIS_CONTEXT].ranks == 1) {
         expand(r, a, &heads, latent, heads.k);
@@ -165,20 +178,57 @@ static tensor *attend_latents(recorder *r, const attention_layer *a, const layer
     return attend(r, a, in, &heads, NULL, at);
 }
 
-/* ---- both -------------------------------------------------------------------------------------------------------- */
+/* ---- rows of layers/mixers.def ---------------------------------------------------------------------------------- */
 
-tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x)
+static tensor *project(recorder *r, const attention_layer *a, tensor *y)
 {
-    const op_attributes at = {.heads = a->heads,
-                              .kv_heads = a->kv_heads,
-                              .head_size = a->head_size,
-                              .sequence = in->sequence,
-                              .window = a->window,
-                              .run = in->run,
-                              .scale = a->multiplier != 0 ? (float)a->multiplier : 1.0f / sqrtf((float)a->head_size),
-                              .cap = (float)a->cap,
-                              .epsilon = in->epsilon};
-    tensor *y = a->latent.kv_up ? attend_latents(r, a, in, x, at) : attend_heads(r, a, in, x, at);
     tensor *out_bias = a->out_bias ? recorder_weight(r, a->out_bias) : NULL; /* on the group's first rank only */
     return layer_leave(r, record_linear(r, "attention/out", y, recorder_weight(r, a->out), out_bias));
+}
+
+tensor *layer_attention(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
+{
+    return project(r, &b->attention, attend_heads(r, &b->attention, in, from));
+}
+
+tensor *layer_latent(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
+{
+    return project(r, &b->attention, attend_latents(r, &b->attention, in, from));
+}
+
+int attention_states(layer_state out[LAYER_STATES], const block_layer *b)
+{
+    const attention_layer *a = &b->attention;
+    out[0] = (layer_state){"k", true, {(int64_t)a->kv_heads * a->head_size}, true};
+    out[1] = (layer_state){"v", true, {(int64_t)a->kv_heads * a->v_head_size}, true};
+    return 2;
+}
+
+/* Latents, and what rotates of keys: all tensor ranks have them. */
+int latent_states(layer_state out[LAYER_STATES], const block_layer *b)
+{
+    out[0] = (layer_state){"latent", true, {b->attention.latent.rank + b->attention.latent.rotated}, false};
+    return 1;
+}
+
+op_qk_clip attention_clip(const block_layer *b, const parameter *p)
+{
+    const attention_layer *a = &b->attention;
+    return (op_qk_clip){.heads = a->heads,
+                        .size = a->head_size,
+                        .blocks = p != a->qkv ? 0
+                                  : a->shared ? a->heads
+                                              : 2 * a->heads,
+                        .whole = a->shared ? a->head_size : 0};
+}
+
+op_qk_clip latent_clip(const block_layer *b, const parameter *p)
+{
+    const attention_layer *a = &b->attention;
+    const latent_layer *l = &a->latent;
+    const bool keys = p == l->kv_up;
+    return (op_qk_clip){.heads = a->heads,
+                        .size = keys ? a->head_size - l->rotated : a->head_size,
+                        .blocks = keys || p == a->qkv || p == l->q_up ? a->heads : 0,
+                        .whole = keys ? 0 : l->rotated};
 }

@@ -1,9 +1,61 @@
 #include "layers/layer.h"
 
-static tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x)
+#include "memory/log.h"
+
+const layer_mixer_row layer_mixers[] = {
+#define MIXER(name, sublayer, needs, record, states, clip, context, sum)                                               \
+    {sublayer, record, states, clip, CROSSING_##context, sum},
+#include "layers/mixers.def"
+#undef MIXER
+};
+
+bool layer_has(const block_layer *b, layer_mixer mixer)
 {
+    return b->sub[layer_mixers[mixer].sublayer].mixers >> mixer & 1;
+}
+
+bool layer_attends(const block_layer *b)
+{
+    bool attends = false;
+    for (int m = 0; m < MIXER_COUNT; m++)
+        attends |= layer_has(b, (layer_mixer)m) && layer_mixers[m].clip;
+    return attends;
+}
+
+op_qk_clip layer_clipped(const block_layer *b, const parameter *p)
+{
+    op_qk_clip made = {0};
+    for (int m = 0; m < MIXER_COUNT && made.blocks == 0; m++)
+        if (layer_has(b, (layer_mixer)m) && layer_mixers[m].clip)
+            made = layer_mixers[m].clip(b, p);
+    return made;
+}
+
+/* Of the mixers before row `end` of the table. */
+static int states_of_mixers(layer_state out[LAYER_STATES], const block_layer *b, int end)
+{
+    int count = 0;
+    for (int m = 0; m < end; m++) {
+        layer_state own[LAYER_STATES];
+        const int has = layer_has(b, (layer_mixer)m) && layer_mixers[m].states ? layer_mixers[m].states(own, b) : 0;
+        MUST(count + has <= LAYER_STATES, "a block keeps more than %d states", LAYER_STATES);
+        for (int i = 0; i < has; i++)
+            out[count++] = own[i];
+    }
+    return count;
+}
+
+int layer_states(layer_state out[LAYER_STATES], const block_layer *b)
+{
+    return states_of_mixers(out, b, MIXER_COUNT);
+}
+
+tensor *layer_mlp(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
+{
+    (void)in;
+    const mlp_layer *m = &b->mlp;
     tensor *bias = m->up_bias ? recorder_weight(r, m->up_bias) : NULL;
-    tensor *full = layer_enter(r, x);                                              /* [tokens, hidden] */
+    tensor *full = layer_enter(r, from->x);                                        /* [tokens, hidden] */
     tensor *h = record_linear(r, "mlp/up", full, recorder_weight(r, m->up), bias); /* columns over the ranks */
     tensor *a = m->exact    ? record_gelu_exact(r, "mlp/gelu", h)                  /* [tokens, ffn / tp] */
                 : !m->gated ? record_gelu(r, "mlp/gelu", h)
@@ -13,35 +65,41 @@ static tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x)
     return layer_leave(r, record_linear(r, "mlp/down", a, recorder_weight(r, m->down), down_bias));
 }
 
-/* What a branch adds to the stream. */
-static tensor *leave_branch(recorder *r, const block_layer *b, const layer_inputs *in, const norm_layer *behind,
-                            tensor *x)
+/* What the mixers of a sublayer make of x, added up. */
+static tensor *mix(recorder *r, const stream *s, const block_layer *b, unsigned mixers, const layer_inputs *in,
+                   tensor *x)
 {
-    if (behind->weight)
-        x = layer_norm_of(r, "norm behind", x, behind, in);
-    return layer_dropout(r, in, layer_multiply(r, x, b->multiplier));
-}
-
-/* An mlp, experts, or both: then those that all tokens share are the mlp. */
-static tensor *layer_of_tokens(recorder *r, const stream *s, const block_layer *b, const layer_inputs *in, tensor *x)
-{
-    tensor *shared = b->mlp.up ? layer_mlp(r, &b->mlp, x) : NULL;
-    if (!b->experts.router)
-        return shared;
-    tensor *chosen = layer_experts(r, &b->experts, in, s->routers, x);
-    return shared ? record_add(r, "experts/shared", chosen, shared) : chosen;
+    tensor *sum = NULL;
+    for (int m = 0; m < MIXER_COUNT; m++) {
+        if (!(mixers >> m & 1))
+            continue;
+        layer_state before[LAYER_STATES];
+        const int first = b->state + states_of_mixers(before, b, m);
+        const mixer_input from = {x, in->states ? in->states + first : NULL, s->routers};
+        tensor *y = layer_mixers[m].record(r, b, in, &from);
+        sum = sum ? record_add(r, layer_mixers[m].sum, y, sum) : y;
+    }
+    return sum;
 }
 
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in)
 {
-    tensor *x = layer_norm(r, s, &b->norm1, in);
-    recorder_keep(s->sum); /* all that full recompute keeps of a block */
-    s->delta = leave_branch(r, b, in, &b->behind1, layer_attention(r, &b->attention, in, x));
-    tensor *attended = s->delta;
-    if (b->parallel)
-        s->delta = NULL;
-    x = layer_norm(r, s, &b->norm2, in);
-    s->delta = leave_branch(r, b, in, &b->behind2, layer_of_tokens(r, s, b, in, x));
-    if (b->parallel)
-        s->delta = record_add(r, "branches", attended, s->delta);
+    bool first = true;
+    for (const sublayer *l = b->sub; l < b->sub + LAYER_SUBLAYERS; l++) {
+        if (!l->mixers)
+            continue;
+        tensor *branch = l->joins ? s->delta : NULL; /* so far */
+        if (l->joins)
+            s->delta = NULL;
+        tensor *x = layer_norm(r, s, &l->norm, in);
+        if (first)
+            recorder_keep(s->sum); /* all that full recompute keeps of a block */
+        x = mix(r, s, b, l->mixers, in, x);
+        if (l->post_norm.weight)
+            x = layer_norm_of(r, "norm behind", x, &l->post_norm, in);
+        s->delta = layer_dropout(r, in, layer_multiply(r, x, b->multiplier));
+        if (branch)
+            s->delta = record_add(r, "branches", branch, s->delta);
+        first = false;
+    }
 }

@@ -192,9 +192,11 @@ tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_po
 
 /* ----------------------------------------------------------------------------------------------------------------- */
 
-tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x)
+tensor *layer_experts(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
 {
-    routed all = route_tokens(r, e, in, x);
+    const experts_layer *e = &b->experts;
+    router_pool *routers = from->routers;
+    routed all = route_tokens(r, e, in, from->x);
     ladder_shape shape = e->ladder;
     shape.tokens = all.experts->shape[0];
     shape.ranks = all.ranks;

@@ -24,6 +24,13 @@ enum layer_value {
     VALUE_COUNT,
 };
 
+typedef enum layer_mixer {
+#define MIXER(name, ...) MIXER_##name,
+#include "layers/mixers.def"
+#undef MIXER
+    MIXER_COUNT,
+} layer_mixer;
+
 /* What ranks send each other, where there are two ways to the same values. */
 typedef struct layer_transfers {
     bool latents; /* context ranks gather latents and expand all; else keys and values */
@@ -49,8 +56,7 @@ typedef struct layer_inputs {
         };
         tensor *value[VALUE_COUNT];
     };
-    tensor *const *caches; /* decoding: k and v of layer i of this rank at 2i and 2i + 1, or its latents at 2i and NULL;
-                              else NULL */
+    tensor *const *states; /* decoding: what mixers keep, each block's from its `state` on; else NULL */
     int sequence;          /* tokens of a sample */
     int64_t micro_batch;   /* tokens of a micro-batch, of all ranks that divide them */
     int run;               /* so many of this rank's tokens at a time are neighbours in one sample; 0: whole samples */
@@ -99,7 +105,8 @@ typedef struct attention_layer {
     bool local;        /* the rotary table is that of windows */
     bool rotary;       /* queries and keys are rotated by their positions */
     bool interleaved;  /* in pairs of neighbours, not of halves */
-    int index;         /* among this rank's layers */
+    bool shared;       /* the model has fewer key/value heads than heads */
+    int index;         /* among this rank's layers that attend */
 } attention_layer;
 
 typedef struct mlp_layer {
@@ -132,14 +139,24 @@ typedef struct mtp_layer {
     const parameter *joined;       /* [hidden, 2 hidden]: what the block reads of the first two */
 } mtp_layer;
 
+/* Norm, mixers and post-norm: mixers read the norm's output, and the post-norm the sum of what they make. */
+typedef struct sublayer {
+    norm_layer norm, post_norm; /* weight NULL: none */
+    unsigned mixers;            /* 1 << MIXER_name of each; 0: there is no such sublayer */
+    bool joins;                 /* the branch of the sublayer before it: reads what that one's norm reads, and is added
+                                   to it; else it begins a branch, which reads the stream with all branches before */
+} sublayer;
+
+enum { LAYER_SUBLAYERS = 2 };
+
 typedef struct block_layer {
-    mtp_layer mtp;                             /* norms and matrices NULL: none */
-    norm_layer norm1, norm2, behind1, behind2; /* weight NULL: none */
+    mtp_layer mtp; /* norms and matrices NULL: none */
+    sublayer sub[LAYER_SUBLAYERS];
     attention_layer attention;
-    mlp_layer mlp;         /* up NULL: none */
-    experts_layer experts; /* router NULL: none */
-    double multiplier;     /* of both branches; 0: none */
-    bool parallel;         /* both read what came into the block */
+    mlp_layer mlp;
+    experts_layer experts;
+    double multiplier; /* of what sublayers make; 0: none */
+    int state;         /* the first of the block's states among the rank's (layer_inputs.states) */
 } block_layer;
 
 typedef struct embedding_layer {
@@ -187,9 +204,55 @@ enum { LAYER_EMBEDDING_SITES = 1, LAYER_BLOCK_SITES = 2 };
 tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer *n, const layer_inputs *in);
 /* y = norm(s), or s itself where there is no norm; s, the stream with the delta added in, stays in the stream. */
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);
-tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x);
+/* What a mixer reads: the norm's output x, its own states when decoding (else NULL), and the routers so far. */
+typedef struct mixer_input {
+    tensor *x, *const *states;
+    router_pool *routers;
+} mixer_input;
+
+/* Something that decoding keeps of a block: [samples, positions, size[0]], or [samples, size[0], size[1]]. */
+typedef struct layer_state {
+    const char *name;
+    bool by_position;
+    int64_t size[2];
+    bool divided; /* over the tensor ranks, along size[0] */
+} layer_state;
+
+enum { LAYER_STATES = 4 }; /* of a block, at the most */
+
+typedef enum layer_crossing { CROSSING_NOTHING, CROSSING_KEYS, CROSSING_LATENTS } layer_crossing;
+
+typedef tensor *layer_record(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
+/* Fills `out`, and returns how many there are. */
+typedef int layer_states_of(layer_state out[LAYER_STATES], const block_layer *b);
+/* Which rows of the weight `p` make which heads' queries or keys, without a threshold; blocks 0: none do. */
+typedef op_qk_clip layer_clip(const block_layer *b, const parameter *p);
+
+/* A row of layers/mixers.def. */
+typedef struct layer_mixer_row {
+    int sublayer;
+    layer_record *record;
+    layer_states_of *states;
+    layer_clip *clip;
+    layer_crossing context;
+    const char *sum;
+} layer_mixer_row;
+
+extern const layer_mixer_row layer_mixers[MIXER_COUNT];
+
+bool layer_has(const block_layer *b, layer_mixer mixer);
+/* Has a mixer of it scores of queries and keys (QK-clip's)? */
+bool layer_attends(const block_layer *b);
+/* What the rows of `p` make of the block's queries and keys. */
+op_qk_clip layer_clipped(const block_layer *b, const parameter *p);
+/* What decoding keeps of a block, mixer after mixer; returns how many states there are. */
+int layer_states(layer_state out[LAYER_STATES], const block_layer *b);
+
+layer_record layer_attention, layer_latent, layer_mlp;
 /* What the experts of each token make of x, summed by the router's weights. */
-tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x);
+layer_record layer_experts;
+layer_states_of attention_states, latent_states;
+layer_clip attention_clip, latent_clip;
 /* The losses of a pool's routers, which whoever uses the result brings to their logits; x where there are none. */
 tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);

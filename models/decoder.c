@@ -24,6 +24,7 @@ typedef struct builder {
     layer_shape shape; /* of `layer` */
     int chunk, number, capacity;
     int tensor, rank;
+    int states, attending; /* of the blocks so far: what decoding keeps, and how many attend */
 } builder;
 
 static void enter_layer(builder *b, int layer)
@@ -325,7 +326,47 @@ static int group_best(const layer_shape *l)
     return l->router_groups == 0 ? 0 : l->traits >> TRAIT_GROUP_MAXIMUM & 1 ? 1 : 2;
 }
 
-static void build_block(builder *b, block_layer *block, int index)
+unsigned decoder_mixers(const layer_shape *layer)
+{
+    unsigned mixers = 0;
+#define HAS(name)                         UINT64_C(1) << TRAIT_##name
+#define MIXER(name, sublayer, needs, ...) mixers |= (unsigned)((layer->traits & (needs)) != 0) << MIXER_##name;
+#include "layers/mixers.def"
+#undef MIXER
+#undef HAS
+    return mixers;
+}
+
+decoder_crossing decoder_crossing_of(const model_shape *shape)
+{
+    for (int i = 0; i < shape->layers; i++) {
+        const layer_shape layer = shape_layer(shape, i);
+        const unsigned mixers = decoder_mixers(&layer);
+        for (int m = 0; m < MIXER_COUNT; m++)
+            if (mixers >> m & 1 && layer_mixers[m].context != CROSSING_NOTHING)
+                return (decoder_crossing){i, layer_mixers[m].context};
+    }
+    return (decoder_crossing){-1, CROSSING_NOTHING};
+}
+
+static void build_sublayers(builder *b, block_layer *block)
+{
+    const unsigned mixers = decoder_mixers(&b->shape);
+    const float offset = norm_offset(&b->shape);
+    for (int m = 0; m < MIXER_COUNT; m++)
+        block->sub[layer_mixers[m].sublayer].mixers |= mixers & 1u << m;
+    for (int i = 0; i < LAYER_SUBLAYERS; i++) {
+        block->sub[i].norm.offset = block->sub[i].post_norm.offset = offset;
+        block->sub[i].joins = i > 0 && b->shape.traits >> TRAIT_PARALLEL & 1;
+    }
+    layer_state kept[LAYER_STATES];
+    block->state = b->states;
+    b->states += layer_states(kept, block);
+    block->attention.index = b->attending;
+    b->attending += layer_attends(block);
+}
+
+static void build_block(builder *b, block_layer *block)
 {
     const layer_shape *l = &b->shape;
     build_place(b, PARTS_AT_BLOCK, block);
@@ -341,7 +382,7 @@ static void build_block(builder *b, block_layer *block, int index)
     block->multiplier = l->residual_multiplier;
     block->attention.rotary = l->rope_theta > 0;
     block->attention.interleaved = l->traits >> TRAIT_INTERLEAVED & 1;
-    block->attention.index = index;
+    block->attention.shared = b->d->shape.kv_heads < b->d->shape.heads;
     block->attention.local = l->local;
     block->mlp.gated = l->traits >> TRAIT_GATED & 1;
     block->mlp.gelu = l->traits >> TRAIT_GELU_GATE & 1;
@@ -360,12 +401,11 @@ static void build_block(builder *b, block_layer *block, int index)
                                           .scale = l->router_scale > 0 ? (float)l->router_scale : 1,
                                           .sigmoid = l->traits >> TRAIT_SIGMOID_ROUTER & 1,
                                           .renormalise = l->router_renormalise};
-    block->parallel = l->traits >> TRAIT_PARALLEL & 1;
     const float offset = norm_offset(l);
-    block->norm1.offset = block->norm2.offset = block->behind1.offset = block->behind2.offset = offset;
     block->attention.norm_offset = offset;
     block->mtp.enorm.offset = block->mtp.hnorm.offset = block->mtp.norm.offset = offset;
     block->attention.width_norm = l->traits >> TRAIT_QK_WIDTH_NORM & 1;
+    build_sublayers(b, block);
 }
 
 static parameter *build_table(builder *b, parts_slot slot, const char *label)
@@ -434,7 +474,7 @@ static void build_mtp(builder *b, decoder_chunk *chunk, const parameter *embeddi
         .embedding = {.table = table, .first = vocabulary_part(b).first, .multiplier = d->shape.embedding_multiplier}};
 }
 
-static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embedding, int *index)
+static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embedding)
 {
     decoder *d = b->d;
     if (chunk->has_embedding && !d->vocabulary) {
@@ -451,7 +491,7 @@ static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embe
     chunk->blocks = pool_alloc(b->pool, (size_t)chunk->block_count * sizeof(block_layer));
     for (int i = 0; i < chunk->block_count; i++) {
         enter_layer(b, chunk->first_layer + i);
-        build_block(b, &chunk->blocks[i], (*index)++);
+        build_block(b, &chunk->blocks[i]);
     }
     enter_layer(b, -1);
     if (chunk->has_loss) {
@@ -473,7 +513,6 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
     b.tensor = layout->grid.group[AXIS_TENSOR].ranks;
     b.rank = layout->grid.group[AXIS_TENSOR].rank;
     const parameter *embedding = NULL;
-    int index = 0;
     if (layout->grid.group[AXIS_VOCABULARY].ranks > 1) {
         d->vocabulary = pool_alloc(p, sizeof *d->vocabulary);
         b.chunk = layout->chunk_count;
@@ -487,12 +526,14 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
         chunk->layers = layout->layers[c];
         chunk->has_embedding = chunk->first_layer == 0;
         chunk->has_loss = chunk->first_layer + chunk->layers == layout->total_layers;
-        build_chunk(&b, chunk, &embedding, &index);
+        build_chunk(&b, chunk, &embedding);
     }
     b.chunk = layout->chunk_count;
     if (d->vocabulary)
         build_head(&b, &d->vocabulary->loss, embedding);
     d->numbers = b.number;
+    d->states = b.states;
+    d->attending = b.attending;
 }
 
 /* ---- recording ----------------------------------------------------------------------------------------------- */

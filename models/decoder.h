@@ -33,7 +33,9 @@ typedef struct decoder {
     int chunk_count;
     parameter **parameters; /* in the order of the model */
     int parameter_count;
-    int numbers; /* their numbers are below this one: some are other ranks' */
+    int numbers;   /* their numbers are below this one: some are other ranks' */
+    int states;    /* that decoding keeps of this rank's blocks */
+    int attending; /* blocks of this rank that attend */
 } decoder;
 
 typedef struct decoder_layout {
@@ -45,9 +47,17 @@ typedef struct decoder_layout {
     int64_t loss_tokens; /* tokens per loss chunk; 0: all of them */
 } decoder_layout;
 
-/* Builds the stage's parameters: const from then on. */
 /* Of a layer that has experts, without tokens and ranks. */
 ladder_shape decoder_ladder(const model_shape *shape);
+/* The mixers of a layer, 1 << MIXER_name each. */
+unsigned decoder_mixers(const layer_shape *layer);
+/* The first layer where ranks that divide a sample send each other something, and what that is; layer -1: none does. */
+typedef struct decoder_crossing {
+    int layer;
+    layer_crossing what;
+} decoder_crossing;
+decoder_crossing decoder_crossing_of(const model_shape *shape);
+/* Builds the stage's parameters: const from then on. */
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
 /* Records the forward pass of a chunk. input[0] is what the previous chunk handed over (NULL for the first chunk).

@@ -114,11 +114,11 @@ typedef struct compiled {
     const storage *storage; /* likewise */
     recorder_grid around;
     layer_inputs values;
+    int state_count;              /* values.states */
     const char *feedback_section; /* of checkpoints: what this rank's compressed gradients lacked; NULL: none are */
     int feedback_ranks;           /* how many replicas have such a section */
-    int cache_count;
-    int64_t batch_bytes;      /* of the ids, from the arena's beginning */
-    int64_t mirror_bytes;     /* of all values, likewise: on a device, what has a copy in host memory */
+    int64_t batch_bytes;          /* of the ids, from the arena's beginning */
+    int64_t mirror_bytes;         /* of all values, likewise: on a device, what has a copy in host memory */
     int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, what is
                                  offloaded, marks */
     int64_t persistent_bytes; /* transients begin here */

@@ -71,24 +71,6 @@ tensor *qk_clip_gather(compiled_program *out, const compiled *c)
     return gather_scores(out, c, "qk clip/gather_scores", AXIS_GRADIENT, own);
 }
 
-/* Which rows of `p` make which heads; blocks 0: none do. */
-static op_qk_clip rows_of(const attention_layer *a, const parameter *p, const model_shape *s)
-{
-    const latent_layer *l = &a->latent;
-    const int fixed = a->head_size - l->rotated;
-    op_qk_clip made = {.heads = a->heads, .size = a->head_size};
-    if (l->kv_up) {
-        made.blocks = p == a->qkv || p == l->q_up || p == l->kv_up ? a->heads : 0;
-        made.size = p == l->kv_up ? fixed : a->head_size;
-        made.whole = p == l->kv_up ? 0 : l->rotated;
-    } else if (p == a->qkv) {
-        const bool shared = s->kv_heads < s->heads;
-        made.blocks = shared ? a->heads : 2 * a->heads;
-        made.whole = shared ? a->head_size : 0;
-    }
-    return made;
-}
-
 static tensor *append_factors(compiled_program *out, const compiled *c, const storage *s, tensor *peaks,
                               const op_qk_clip *made, int layer)
 {
@@ -107,10 +89,10 @@ static tensor *qk_clip_factors(compiled_program *out, const compiled *c, const s
 {
     for (int i = 0; peaks && i < c->model.chunk_count; i++)
         for (int k = 0; k < c->model.chunks[i].block_count; k++) {
-            const attention_layer *a = &c->model.chunks[i].blocks[k].attention;
-            const op_qk_clip made = rows_of(a, s->of, &c->model.shape);
+            const block_layer *b = &c->model.chunks[i].blocks[k];
+            const op_qk_clip made = layer_clipped(b, s->of);
             if (made.blocks > 0)
-                return append_factors(out, c, s, peaks, &made, a->index);
+                return append_factors(out, c, s, peaks, &made, b->attention.index);
         }
     return NULL;
 }

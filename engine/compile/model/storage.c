@@ -8,6 +8,7 @@
 #include "engine/compile/model/tokens.h"
 #include "kernels/exact_sum.h"
 #include "kernels/table/op.h"
+#include "kernels/heads.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/decoder.h"
@@ -371,10 +372,7 @@ static void describe_values(compiled *c)
     const int64_t mtp = MTP;
     const int64_t choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0;
     const int64_t clips = o->train && o->optimizer.qk_clip > 0;
-    int64_t attention = 0; /* layers that attend, of this rank, with the block behind the last one */
-    for (int i = 0; i < c->model.chunk_count; i++)
-        attention += c->model.chunks[i].block_count;
-    const int64_t peaks[] = {clips ? attention : 0, c->model.chunks[0].blocks[0].attention.heads};
+    const int64_t peaks[] = {clips ? c->model.attending : 0, heads_of_rank(o->shape.heads, o->grid.size[GRID_TENSOR])};
     int64_t rope[3];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){
@@ -398,21 +396,26 @@ static void describe_values(compiled *c)
         .dropout = (float)o->shape.dropout};
 }
 
-/* Keys or values, which the ranks divide by heads, or latents and what rotates of keys, which all have. */
-static tensor *describe_cache(compiled *c, const attention_layer *a, int index)
+/* What decoding keeps of a chunk's layers. */
+static void describe_states(compiled *c, const decoder_chunk *chunk)
 {
     const compile_options *o = &c->options;
-    const bool latent = a->latent.kv_up, values = index % 2;
-    const char *what = latent ? "latent" : values ? "v" : "k";
-    int64_t size = latent ? a->latent.rank + a->latent.rotated : a->kv_heads * (values ? a->v_head_size : a->head_size);
-    int64_t shape[] = {o->decode_samples, o->decode_positions, size};
-    if (latent && values)
-        return NULL;
-    tensor *cache = new_input(c, pool_format(&c->pool, "layer %d/%s cache", index / 2, what),
-                              precision_compute(o->precision), 3, shape);
-    if (o->grid.size[GRID_TENSOR] > 1 && !latent)
-        cache->place.along[GRID_TENSOR] = place_shard(2);
-    return cache;
+    tensor **states = pool_alloc(&c->pool, (size_t)c->model.states * sizeof *states);
+    for (int i = 0; i < chunk->layers; i++) {
+        layer_state all[LAYER_STATES];
+        const int count = layer_states(all, &chunk->blocks[i]);
+        for (int k = 0; k < count; k++) {
+            const layer_state *one = &all[k];
+            const int64_t shape[] = {o->decode_samples, one->by_position ? o->decode_positions : one->size[0],
+                                     one->size[!one->by_position]};
+            tensor *t = new_input(c, pool_format(&c->pool, "layer %d/%s cache", i, one->name),
+                                  precision_compute(o->precision), 3, shape);
+            if (o->grid.size[GRID_TENSOR] > 1 && one->divided)
+                t->place.along[GRID_TENSOR] = place_shard(one->by_position ? 2 : 1);
+            states[c->state_count++] = t;
+        }
+    }
+    c->values.states = states;
 }
 
 void storage_describe(compiled *c)
@@ -433,14 +436,8 @@ void storage_describe(compiled *c)
         c->feedback_ranks = replicas->ranks;
     }
     describe_values(c);
-    if (c->options.decode_samples) {
-        const decoder_chunk *chunk = &c->model.chunks[0];
-        c->cache_count = 2 * chunk->layers;
-        tensor **caches = pool_alloc(&c->pool, (size_t)c->cache_count * sizeof *caches);
-        for (int i = 0; i < c->cache_count; i++)
-            caches[i] = describe_cache(c, &chunk->blocks[i / 2].attention, i);
-        c->values.caches = caches;
-    }
+    if (c->options.decode_samples)
+        describe_states(c, &c->model.chunks[0]);
 }
 
 static void place(compiled *c, tensor *t)
@@ -501,9 +498,8 @@ void storage_place(compiled *c)
         place(c, c->values.value[i]);
     c->mirror_bytes = c->persistent_bytes;
     c->pinned_bytes = aligned(c->mirror_bytes + (c->options.train ? c->batch_bytes : 0));
-    for (int i = 0; i < c->cache_count; i++)
-        if (c->values.caches[i])
-            place(c, c->values.caches[i]);
+    for (int i = 0; i < c->state_count; i++)
+        place(c, c->values.states[i]);
     for (int i = 0; i < c->model.parameter_count; i++)
         place_parameter(c, &c->storage[c->model.parameters[i]->number]);
 }

@@ -174,7 +174,10 @@ static void print_loss(FILE *out, const plan *p)
 static void print_slow_heads(FILE *out, const plan *p)
 {
     const model_shape *shape = &p->options.shape;
-    const layer_shape layer = shape_layer(shape, 0);
+    const decoder_crossing attends = decoder_crossing_of(shape);
+    if (attends.what == CROSSING_NOTHING)
+        return;
+    const layer_shape layer = shape_layer(shape, attends.layer);
     int size = parts_head_size(SLOT_Q, shape, &layer);
     if (p->profile.capacity <= 0 || dtype_bytes(precision_compute(p->options.precision)) > 2 ||
         attention_is_fused(size, parts_head_size(SLOT_V, shape, &layer)))
@@ -262,13 +265,14 @@ static void print_latents(FILE *out, const plan *p)
 static void print_gathered(FILE *out, const plan *p)
 {
     const compile_options *o = &p->options;
-    const layer_shape layer = shape_layer(&o->shape, 0);
-    if (o->grid.size[GRID_CONTEXT] == 1)
+    const decoder_crossing crossing = decoder_crossing_of(&o->shape);
+    if (o->grid.size[GRID_CONTEXT] == 1 || crossing.what == CROSSING_NOTHING)
         return;
-    if (layer.kv_lora_rank > 0) {
+    if (crossing.what == CROSSING_LATENTS) {
         print_latents(out, p);
         return;
     }
+    const layer_shape layer = shape_layer(&o->shape, crossing.layer);
     double heads = heads_of_rank(o->shape.kv_heads, o->grid.size[GRID_TENSOR]);
     double width = parts_head_size(SLOT_K, &o->shape, &layer) + parts_head_size(SLOT_V, &o->shape, &layer);
     double rows = (double)tokens_count(o).micro_batch;

@@ -1,6 +1,7 @@
 #include "engine/compile/time/transfer_choice.h"
 
 #include "engine/compile/model/tokens.h"
+#include "models/decoder.h"
 
 /* ---- tokens of experts ---- */
 
@@ -45,19 +46,25 @@ static double heads_of(const compile_options *o, const layer_shape *l)
     return (double)l->heads / o->grid.size[GRID_TENSOR];
 }
 
+/* A layer whose keys and values ranks send each other. */
+static layer_shape crossing_layer(const compile_options *o)
+{
+    return shape_layer(&o->shape, decoder_crossing_of(&o->shape).layer);
+}
+
 double latent_width(const compile_options *o, bool gathers)
 {
-    const layer_shape l = shape_layer(&o->shape, 0);
+    const layer_shape l = crossing_layer(o);
     return gathers ? shape_latent_width(&l) : heads_of(o, &l) * (l.head_size + shape_value_size(&l));
 }
 
 double latent_seconds(const compile_options *o, const profile *p, bool gathers)
 {
     const grid g = grid_of(&o->grid, 0); /* rank 0: whoever asks hears the same */
-    const layer_shape l = shape_layer(&o->shape, 0);
+    const layer_shape l = crossing_layer(o);
     const dtype type = precision_compute(o->precision);
     const double rows = (double)tokens_count(o).rank * (g.size[GRID_CONTEXT] - 1); /* other ranks' */
-    if (l.kv_lora_rank == 0 || rows == 0)
+    if (decoder_crossing_of(&o->shape).what != CROSSING_LATENTS || rows == 0)
         return 0;
     double seconds = TRANSFERS * profile_collective(p, &g, AXIS_CONTEXT, OP_all_gather,
                                                     rows * latent_width(o, gathers) * dtype_bytes(type));
@@ -69,7 +76,8 @@ double latent_seconds(const compile_options *o, const profile *p, bool gathers)
 /* Are latents gathered? As the layout says, or by profile_compiled_for(). */
 static bool latent_gathers(const compile_options *o)
 {
-    if (o->shape.kv_lora_rank == 0 || o->grid.size[GRID_CONTEXT] == 1 || o->layout.context_gather != CONFIG_GATHER_AUTO)
+    if (decoder_crossing_of(&o->shape).what != CROSSING_LATENTS || o->grid.size[GRID_CONTEXT] == 1 ||
+        o->layout.context_gather != CONFIG_GATHER_AUTO)
         return o->layout.context_gather == CONFIG_GATHER_LATENT;
     const profile p = profile_compiled_for(o);
     return latent_seconds(o, &p, true) < latent_seconds(o, &p, false);

@@ -186,17 +186,17 @@ static tensor *project(recorder *r, const attention_layer *a, tensor *y)
     return layer_leave(r, record_linear(r, "attention/out", y, recorder_weight(r, a->out), out_bias));
 }
 
-tensor *layer_attention(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
+tensor *mix_attention(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
 {
     return project(r, &b->attention, attend_heads(r, &b->attention, in, from));
 }
 
-tensor *layer_latent(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
+tensor *mix_latent(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
 {
     return project(r, &b->attention, attend_latents(r, &b->attention, in, from));
 }
 
-int attention_states(layer_state out[LAYER_STATES], const block_layer *b)
+int states_attention(layer_state out[LAYER_STATES], const block_layer *b)
 {
     const attention_layer *a = &b->attention;
     out[0] = (layer_state){"k", true, {(int64_t)a->kv_heads * a->head_size}, true};
@@ -205,13 +205,13 @@ int attention_states(layer_state out[LAYER_STATES], const block_layer *b)
 }
 
 /* Latents, and what rotates of keys: all tensor ranks have them. */
-int latent_states(layer_state out[LAYER_STATES], const block_layer *b)
+int states_latent(layer_state out[LAYER_STATES], const block_layer *b)
 {
     out[0] = (layer_state){"latent", true, {b->attention.latent.rank + b->attention.latent.rotated}, false};
     return 1;
 }
 
-op_qk_clip attention_clip(const block_layer *b, const parameter *p)
+op_qk_clip clip_attention(const block_layer *b, const parameter *p)
 {
     const attention_layer *a = &b->attention;
     return (op_qk_clip){.heads = a->heads,
@@ -222,7 +222,7 @@ op_qk_clip attention_clip(const block_layer *b, const parameter *p)
                         .whole = a->shared ? a->head_size : 0};
 }
 
-op_qk_clip latent_clip(const block_layer *b, const parameter *p)
+op_qk_clip clip_latent(const block_layer *b, const parameter *p)
 {
     const attention_layer *a = &b->attention;
     const latent_layer *l = &a->latent;

@@ -2,55 +2,7 @@
 
 #include "memory/log.h"
 
-const layer_mixer_row layer_mixers[] = {
-#define MIXER(name, sublayer, needs, record, states, clip, context, sum)                                               \
-    {sublayer, record, states, clip, CROSSING_##context, sum},
-#include "layers/mixers.def"
-#undef MIXER
-};
-
-bool layer_has(const block_layer *b, layer_mixer mixer)
-{
-    return b->sub[layer_mixers[mixer].sublayer].mixers >> mixer & 1;
-}
-
-bool layer_attends(const block_layer *b)
-{
-    bool attends = false;
-    for (int m = 0; m < MIXER_COUNT; m++)
-        attends |= layer_has(b, (layer_mixer)m) && layer_mixers[m].clip;
-    return attends;
-}
-
-op_qk_clip layer_clipped(const block_layer *b, const parameter *p)
-{
-    op_qk_clip made = {0};
-    for (int m = 0; m < MIXER_COUNT && made.blocks == 0; m++)
-        if (layer_has(b, (layer_mixer)m) && layer_mixers[m].clip)
-            made = layer_mixers[m].clip(b, p);
-    return made;
-}
-
-/* Of the mixers before row `end` of the table. */
-static int states_of_mixers(layer_state out[LAYER_STATES], const block_layer *b, int end)
-{
-    int count = 0;
-    for (int m = 0; m < end; m++) {
-        layer_state own[LAYER_STATES];
-        const int has = layer_has(b, (layer_mixer)m) && layer_mixers[m].states ? layer_mixers[m].states(own, b) : 0;
-        MUST(count + has <= LAYER_STATES, "a block keeps more than %d states", LAYER_STATES);
-        for (int i = 0; i < has; i++)
-            out[count++] = own[i];
-    }
-    return count;
-}
-
-int layer_states(layer_state out[LAYER_STATES], const block_layer *b)
-{
-    return states_of_mixers(out, b, MIXER_COUNT);
-}
-
-tensor *layer_mlp(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
+static tensor *mix_mlp(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
 {
     (void)in;
     const mlp_layer *m = &b->mlp;
@@ -65,9 +17,58 @@ tensor *layer_mlp(recorder *r, const block_layer *b, const layer_inputs *in, con
     return layer_leave(r, record_linear(r, "mlp/down", a, recorder_weight(r, m->down), down_bias));
 }
 
+const layer_mixer_row layer_mixers[] = {
+#define KEEPS(name)  [MIXER_##name].states = states_##name,
+#define SCORES(name) [MIXER_##name].clip = clip_##name,
+#define MIXER(name, sublayer_, needs, crossing_, sum_)                                                                 \
+    [MIXER_##name] = {.sublayer = sublayer_, .crossing = CROSSING_##crossing_, .sum = sum_, .record = mix_##name},
+#include "layers/mixers.def"
+};
+
+static bool has(const block_layer *b, int mixer)
+{
+    return b->sub[layer_mixers[mixer].sublayer].mixers >> mixer & 1;
+}
+
+bool layer_attends(const block_layer *b)
+{
+    bool attends = false;
+    for (int m = 0; m < MIXER_COUNT; m++)
+        attends |= has(b, m) && layer_mixers[m].clip;
+    return attends;
+}
+
+op_qk_clip layer_clipped(const block_layer *b, const parameter *p)
+{
+    op_qk_clip made = {0};
+    for (int m = 0; m < MIXER_COUNT && made.blocks == 0; m++)
+        if (has(b, m) && layer_mixers[m].clip)
+            made = layer_mixers[m].clip(b, p);
+    return made;
+}
+
+/* Of the mixers before row `end` of the table. */
+static int states_of_mixers(layer_state out[LAYER_STATES], const block_layer *b, int end)
+{
+    int count = 0;
+    for (int m = 0; m < end; m++) {
+        layer_state own[LAYER_STATES];
+        const int count_of = has(b, m) && layer_mixers[m].states ? layer_mixers[m].states(own, b) : 0;
+        MUST(count + count_of <= LAYER_STATES, "a block keeps more than %d states", LAYER_STATES);
+        for (int i = 0; i < count_of; i++)
+            out[count++] = own[i];
+    }
+    return count;
+}
+
+int layer_states(layer_state out[LAYER_STATES], const block_layer *b)
+{
+    return states_of_mixers(out, b, MIXER_COUNT);
+}
+
 /* What the mixers of a sublayer make of x, added up. */
-static tensor *mix(recorder *r, const stream *s, const block_layer *b, unsigned mixers, const layer_inputs *in,
-                   tensor *x)
+static tensor *mix_all(recorder *r, const stream *s, const block_layer *b, unsigned mixers, const layer_inputs *in,
+                       tensor *x)
 {
     tensor *sum = NULL;
     for (int m = 0; m < MIXER_COUNT; m++) {
@@ -94,7 +95,7 @@ void layer_block(recorder *r, stream *s, const block_layer *b, const layer_input
         tensor *x = layer_norm(r, s, &l->norm, in);
         if (first)
             recorder_keep(s->sum); /* all that full recompute keeps of a block */
-        x = mix(r, s, b, l->mixers, in, x);
+        x = mix_all(r, s, b, l->mixers, in, x);
         if (l->post_norm.weight)
             x = layer_norm_of(r, "norm behind", x, &l->post_norm, in);
         s->delta = layer_dropout(r, in, layer_multiply(r, x, b->multiplier));

@@ -192,7 +192,7 @@ tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_po
 
 /* ----------------------------------------------------------------------------------------------------------------- */
 
-tensor *layer_experts(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
+tensor *mix_experts(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from)
 {
     const experts_layer *e = &b->experts;
     router_pool *routers = from->routers;

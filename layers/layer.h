@@ -27,7 +27,6 @@ enum layer_value {
 typedef enum layer_mixer {
 #define MIXER(name, ...) MIXER_##name,
 #include "layers/mixers.def"
-#undef MIXER
     MIXER_COUNT,
 } layer_mixer;
 
@@ -222,25 +221,20 @@ enum { LAYER_STATES = 4 }; /* of a block, at the most */
 
 typedef enum layer_crossing { CROSSING_NOTHING, CROSSING_KEYS, CROSSING_LATENTS } layer_crossing;
 
-typedef tensor *layer_record(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
-/* Fills `out`, and returns how many there are. */
-typedef int layer_states_of(layer_state out[LAYER_STATES], const block_layer *b);
-/* Which rows of the weight `p` make which heads' queries or keys, without a threshold; blocks 0: none do. */
-typedef op_qk_clip layer_clip(const block_layer *b, const parameter *p);
-
-/* A row of layers/mixers.def. */
+/* A row of layers/mixers.def; functions NULL: it has none. */
 typedef struct layer_mixer_row {
     int sublayer;
-    layer_record *record;
-    layer_states_of *states;
-    layer_clip *clip;
-    layer_crossing context;
+    layer_crossing crossing;
     const char *sum;
+    tensor *(*record)(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
+    /* Fills `out` with what decoding keeps, and returns how many there are. */
+    int (*states)(layer_state out[LAYER_STATES], const block_layer *b);
+    /* Which rows of the weight `p` make which heads' queries or keys, without a threshold; blocks 0: none do. */
+    op_qk_clip (*clip)(const block_layer *b, const parameter *p);
 } layer_mixer_row;
 
 extern const layer_mixer_row layer_mixers[MIXER_COUNT];
 
-bool layer_has(const block_layer *b, layer_mixer mixer);
 /* Has a mixer of it scores of queries and keys (QK-clip's)? */
 bool layer_attends(const block_layer *b);
 /* What the rows of `p` make of the block's queries and keys. */
@@ -248,11 +242,14 @@ op_qk_clip layer_clipped(const block_layer *b, const parameter *p);
 /* What decoding keeps of a block, mixer after mixer; returns how many states there are. */
 int layer_states(layer_state out[LAYER_STATES], const block_layer *b);
 
-layer_record layer_attention, layer_latent, layer_mlp;
+tensor *mix_attention(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
+tensor *mix_latent(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
 /* What the experts of each token make of x, summed by the router's weights. */
-layer_record layer_experts;
-layer_states_of attention_states, latent_states;
-layer_clip attention_clip, latent_clip;
+tensor *mix_experts(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
+int states_attention(layer_state out[LAYER_STATES], const block_layer *b);
+int states_latent(layer_state out[LAYER_STATES], const block_layer *b);
+op_qk_clip clip_attention(const block_layer *b, const parameter *p);
+op_qk_clip clip_latent(const block_layer *b, const parameter *p);
 /* The losses of a pool's routers, which whoever uses the result brings to their logits; x where there are none. */
 tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);

@@ -326,13 +326,13 @@ static int group_best(const layer_shape *l)
     return l->router_groups == 0 ? 0 : l->traits >> TRAIT_GROUP_MAXIMUM & 1 ? 1 : 2;
 }
 
-unsigned decoder_mixers(const layer_shape *layer)
+/* The mixers of a layer, 1 << MIXER_name each. */
+static unsigned mixers_of(const layer_shape *layer)
 {
     unsigned mixers = 0;
 #define HAS(name)                         UINT64_C(1) << TRAIT_##name
 #define MIXER(name, sublayer, needs, ...) mixers |= (unsigned)((layer->traits & (needs)) != 0) << MIXER_##name;
 #include "layers/mixers.def"
-#undef MIXER
 #undef HAS
     return mixers;
 }
@@ -341,17 +341,17 @@ decoder_crossing decoder_crossing_of(const model_shape *shape)
 {
     for (int i = 0; i < shape->layers; i++) {
         const layer_shape layer = shape_layer(shape, i);
-        const unsigned mixers = decoder_mixers(&layer);
+        const unsigned mixers = mixers_of(&layer);
         for (int m = 0; m < MIXER_COUNT; m++)
-            if (mixers >> m & 1 && layer_mixers[m].context != CROSSING_NOTHING)
-                return (decoder_crossing){i, layer_mixers[m].context};
+            if (mixers >> m & 1 && layer_mixers[m].crossing != CROSSING_NOTHING)
+                return (decoder_crossing){i, layer_mixers[m].crossing};
     }
     return (decoder_crossing){-1, CROSSING_NOTHING};
 }
 
 static void build_sublayers(builder *b, block_layer *block)
 {
-    const unsigned mixers = decoder_mixers(&b->shape);
+    const unsigned mixers = mixers_of(&b->shape);
     const float offset = norm_offset(&b->shape);
     for (int m = 0; m < MIXER_COUNT; m++)
         block->sub[layer_mixers[m].sublayer].mixers |= mixers & 1u << m;

@@ -49,8 +49,6 @@ typedef struct decoder_layout {
 
 /* Of a layer that has experts, without tokens and ranks. */
 ladder_shape decoder_ladder(const model_shape *shape);
-/* The mixers of a layer, 1 << MIXER_name each. */
-unsigned decoder_mixers(const layer_shape *layer);
 /* The first layer where ranks that divide a sample send each other something, and what that is; layer -1: none does. */
 typedef struct decoder_crossing {
     int layer;

@@ -129,7 +129,7 @@ file ~ /\.def$/ {
 }
 
 directive || code ~ /^[ \t]*#/ { # macros
-    if (!directive && match(code, /^#define [A-Z]+\(name\)[^#]*[a-z_]+##name/)) { # one that declares PREFIX##name
+    if (!directive && match(code, /^#define [A-Z]+\(name\)[^#]*[^A-Za-z_#][a-z_]+##name/)) { # one that declares PREFIX##name
         macro = code
         sub(/^#define /, "", macro)
         sub(/\(.*/, "", macro)

@@ -53,9 +53,9 @@ static int states_of_mixers(layer_state out[LAYER_STATES], const block_layer *b,
     int count = 0;
     for (int m = 0; m < end; m++) {
         layer_state own[LAYER_STATES];
-        const int count_of = has(b, m) && layer_mixers[m].states ? layer_mixers[m].states(own, b) : 0;
-        MUST(count + count_of <= LAYER_STATES, "a block keeps more than %d states", LAYER_STATES);
-        for (int i = 0; i < count_of; i++)
+        const int more = has(b, m) && layer_mixers[m].states ? layer_mixers[m].states(own, b) : 0;
+        MUST(count + more <= LAYER_STATES, "a block keeps more than %d states", LAYER_STATES);
+        for (int i = 0; i < more; i++)
             out[count++] = own[i];
     }
     return count;

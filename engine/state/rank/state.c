@@ -244,6 +244,22 @@ void normal_fill(float *out, uint64_t seed, uint64_t series, int64_t first, int6
 /* ---- initial weights ------------------------------------------------------------------------------------------- */
 
 /* Row `row` of the parameter, as fp32, into out[columns]: what the pieces say, zero where there are none. */
+/* Elements `first` on of the tensor `name`, numbered as [out, in] whatever the file's order: a kind of initial values is
+ * a case here, and a function of the element's number, so that layouts do not change it. */
+static void fill_initial(float *out, const parameter *p, const char *name, uint64_t seed, int64_t first, int64_t count)
+{
+    switch (p->init) {
+    case INIT_NORMAL:
+        normal_fill(out, seed, philox_stream(name), first, count, p->deviation);
+        break;
+    case INIT_ZERO:
+    case INIT_ONE:
+        for (int64_t i = 0; i < count; i++)
+            out[i] = p->init == INIT_ONE;
+        break;
+    }
+}
+
 static void initial_row(float *out, const parameter *p, int64_t row, uint64_t seed)
 {
     memset(out, 0, (size_t)p->columns * sizeof *out);
@@ -251,18 +267,12 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
         const parameter_piece *q = &p->pieces[k];
         const box *part = &q->of.part;
         int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
-        int64_t at = q->column, count = p->vector ? part->size[0] : part->size[in_dim];
+        int64_t count = p->vector ? part->size[0] : part->size[in_dim];
         if (!p->vector && (row < q->row || row >= q->row + part->size[out_dim]))
             continue;
-        if (p->init == INIT_ONE)
-            for (int64_t i = 0; i < count; i++)
-                out[at + i] = 1;
-        if (p->init != INIT_NORMAL)
-            continue;
-        /* elements are numbered as [out, in], whatever the file's order */
-        int64_t index = p->vector ? part->start[0]
+        int64_t first = p->vector ? part->start[0]
                                   : (part->start[out_dim] + row - q->row) * q->of.global[in_dim] + part->start[in_dim];
-        normal_fill(out + at, seed, philox_stream(q->of.name), index, count, p->deviation);
+        fill_initial(out + q->column, p, q->of.name, seed, first, count);
     }
 }
 
@@ -341,7 +351,7 @@ static void draw_transposed(float *out, const parameter *p, const parameter_piec
 {
     AUTO_FREE float *drawn = must_alloc((unsigned long)rows * sizeof *drawn);
     for (int64_t i = 0; i < q->of.global[1]; i++) {
-        normal_fill(drawn, seed, philox_stream(q->of.name), i * q->of.global[0] + first, rows, p->deviation);
+        fill_initial(drawn, p, q->of.name, seed, i * q->of.global[0] + first, rows);
         for (int64_t row = 0; row < rows; row++)
             out[row * q->of.global[1] + i] = drawn[row];
     }
@@ -352,13 +362,10 @@ void state_initial_rows(float *out, const decoder *model, const char *name, int6
     const parameter *p = NULL;
     const parameter_piece *q = find_piece(&p, model, name);
     int64_t columns = q->of.dims > 1 ? q->of.global[1] : 1;
-    if (p->init == INIT_NORMAL && q->transposed)
+    if (q->transposed)
         draw_transposed(out, p, q, first, rows, seed);
-    else if (p->init == INIT_NORMAL)
-        normal_fill(out, seed, philox_stream(name), first * columns, rows * columns, p->deviation);
     else
-        for (int64_t i = 0; i < rows * columns; i++)
-            out[i] = p->init == INIT_ONE;
+        fill_initial(out, p, name, seed, first * columns, rows * columns);
 }
 
 static void clear(executor *e, const tensor *t)

@@ -22,7 +22,7 @@ enum { SECONDS_TO_BEGIN = 900 };
 
 /* What watches the process, from its first moment to its last. */
 typedef struct guard {
-    incident_log *incidents;
+    incident_log incidents;
     watchdog *watchdog;
     int64_t position; /* from where on the run's incidents are this job's */
 } guard;
@@ -45,8 +45,7 @@ static status guard_open(guard *g)
     for (int i = 0; i < INCIDENT_PHASES; i++)
         limits.phase[i] = SECONDS_TO_BEGIN;
     signals_install();
-    g->incidents = incident_log_open();
-    TRY(watchdog_open(&g->watchdog, &limits, incident_log_write, g->incidents));
+    TRY(watchdog_open(&g->watchdog, &limits, incident_log_write, &g->incidents));
     fault_install(tell_fault, g);
     log_set_last_words(tell_fatal, g);
     log_set_where(watchdog_where, g->watchdog);
@@ -91,7 +90,7 @@ static status read_config(config *c, guard *g, options_said said)
     if (s == STATUS_OK) {
         watchdog_limits limits = train_limits(c);
         watchdog_limit(g->watchdog, &limits);
-        incident_log_place(g->incidents, c->run.folder, g->watchdog);
+        incident_log_place(&g->incidents, c->run.folder, g->watchdog);
         g->position = causes_position(c->run.folder);
     }
     watchdog_enter(g->watchdog, DURING_START, false, 0, "joining the job");
@@ -214,7 +213,6 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
     log_set_last_words(NULL, NULL);
     log_set_where(NULL, NULL);
     watchdog_close(g.watchdog);
-    incident_log_close(g.incidents);
     outlet_close(OUTLET_CLOSE_SECONDS);
     return code;
 }

@@ -323,24 +323,14 @@ void verify_close(verify *v)
     free(v);
 }
 
-/* The note and all sums, between programs. */
-static uint64_t *borrow_sums(verify *v)
-{
-    return executor_borrow(v->executor, v->compiled->sums, v->compiled->sums_bytes);
-}
-
-static void give_back_sums(verify *v, uint64_t *sums, bool changed)
-{
-    executor_give_back(v->executor, sums, v->compiled->sums, v->compiled->sums_bytes, changed);
-}
-
 void verify_begin(verify *v)
 {
     for (int i = 0; i < v->count; i++)
         sum_rest(v, &v->rests[i]);
-    uint64_t *sums = borrow_sums(v);
+    const compiled *c = v->compiled;
+    uint64_t *sums = executor_borrow(v->executor, c->sums, c->sums_bytes); /* the note and all sums, between programs */
     sums[0] = 0;
-    give_back_sums(v, sums, true);
+    executor_give_back(v->executor, sums, c->sums, c->sums_bytes, true);
 }
 
 void verify_step(verify *v, int64_t step)
@@ -366,7 +356,8 @@ verify_finding verify_find(verify *v)
     for (int i = 0; i < v->count; i++)
         if (v->rests[i].last < 0)
             check(v, &v->rests[i]);
-    uint64_t *sums = borrow_sums(v);
+    const compiled *c = v->compiled;
+    uint64_t *sums = executor_borrow(v->executor, c->sums, c->sums_bytes);
     for (int i = 0; i < v->count; i++)
         if (v->rests[i].compared) { /* replicas may have another order */
             const parameter *p = v->rests[i].compared->of;
@@ -383,7 +374,7 @@ verify_finding verify_find(verify *v)
                  an_op ? "was another one when it was computed again" : "has changed while nothing wrote it");
     }
     sums[0] = 0;
-    give_back_sums(v, sums, f.bad);
+    executor_give_back(v->executor, sums, c->sums, c->sums_bytes, f.bad);
     took(v, true, began);
     f.seconds = v->seconds;
     return f;

@@ -18,11 +18,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-struct incident_log {
-    char folder[PATH_MAX];
-    watchdog *_Atomic watchdog;
-};
-
 /* ---- text without a heap ---- */
 
 typedef struct line {
@@ -183,16 +178,6 @@ void incident_log_write(void *context, const incident *what, bool ours)
 }
 
 /* ---- */
-
-incident_log *incident_log_open(void)
-{
-    return must_calloc(1, sizeof(incident_log));
-}
-
-void incident_log_close(incident_log *k)
-{
-    free(k);
-}
 
 void incident_log_place(incident_log *k, const char *folder, watchdog *w)
 {

@@ -4,14 +4,18 @@
  */
 #pragma once
 
+#include <limits.h>
+
 #include "parallel/watch/watchdog.h"
 
 #define INCIDENTS_FILE "incidents.jsonl"
 
-typedef struct incident_log incident_log;
+/* Zero at first; the caller's, who keeps it as long as the watchdog. */
+typedef struct incident_log {
+    char folder[PATH_MAX];
+    watchdog *_Atomic watchdog;
+} incident_log;
 
-incident_log *incident_log_open(void);
-void incident_log_close(incident_log *k);
 /* Once they are known: where to write, and whose flight record. Until then nothing is written. */
 void incident_log_place(incident_log *k, const char *folder, watchdog *w);
 /* A watchdog_write: the incident if it is ours, and this rank's flight record. */

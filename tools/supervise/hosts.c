@@ -105,17 +105,17 @@ status hosts_read(hosts *out, const char *path)
     if (!f)
         return status_fail(STATUS_USAGE, "cannot read %s: %s", path, strerror(errno));
     AUTO_FREE char *line = NULL;
+    RELEASED_BY(hosts_free) hosts found = {0};
     size_t capacity = 0;
-    status s = STATUS_OK;
-    for (int number = 1; s == STATUS_OK && getline(&line, &capacity, f) > 0; number++)
-        s = parse(out, line, path, number);
-    if (s == STATUS_OK && !feof(f))
-        s = status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
-    if (s == STATUS_OK && out->count == 0)
-        s = status_fail(STATUS_USAGE, "%s names no host", path);
-    if (s != STATUS_OK)
-        hosts_free(out);
-    return s;
+    for (int number = 1; getline(&line, &capacity, f) > 0; number++)
+        TRY(parse(&found, line, path, number));
+    if (!feof(f))
+        return status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
+    if (found.count == 0)
+        return status_fail(STATUS_USAGE, "%s names no host", path);
+    *out = found;
+    found = (hosts){0};
+    return STATUS_OK;
 }
 
 void hosts_free(hosts *h)

@@ -202,23 +202,22 @@ static status hold_here(holder *whose, node_copies *k)
     *whose = k->held >= 0 ? OURS : FOREIGN;
     if (k->held >= 0)
         return STATUS_OK;
-    int folder = RETRY(path, open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    AUTO_CLOSE folder = RETRY(path, open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (folder < 0 && errno != ENOENT && errno != ELOOP && errno != ENOTDIR && errno != EACCES)
         return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(errno));
     if (folder < 0) {
         *whose = errno == ENOENT ? NOBODY : FOREIGN;
         return STATUS_OK;
     }
-    status s = RETRY(path, fstat(folder, &info)) == 0
-                   ? STATUS_OK
-                   : status_fail(STATUS_FAILED, "cannot tell whose %s is: %s", path, strerror(errno));
-    if (s == STATUS_OK && info.st_uid == geteuid() && (info.st_mode & 077) == 0)
+    if (RETRY(path, fstat(folder, &info)) != 0)
+        return status_fail(STATUS_FAILED, "cannot tell whose %s is: %s", path, strerror(errno));
+    if (info.st_uid == geteuid() && (info.st_mode & 077) == 0)
         *whose = lock_folder(folder) ? OURS : ALIVE;
-    if (s == STATUS_OK && *whose == OURS)
+    if (*whose == OURS) {
         k->held = folder;
-    else
-        close(folder);
-    return s;
+        folder = -1;
+    }
+    return STATUS_OK;
 }
 
 /* On all nodes; *worst of them. */

@@ -138,12 +138,6 @@ int64_t causes_progress(const char *folder)
 
 /* ---- what to do ---- */
 
-static bool is_same(const cause *a, const cause *b)
-{
-    return a->known && b->known && a->verdict == b->verdict && a->step == b->step && a->rank == b->rank &&
-           strcmp(a->host, b->host) == 0 && (a->verdict != INCIDENT_REFUSED || strcmp(a->words, b->words) == 0);
-}
-
 causes_advice causes_weigh(causes *k, const cause *why, bool began, int64_t progress)
 {
     bool further = began && progress > k->best;
@@ -151,7 +145,11 @@ causes_advice causes_weigh(causes *k, const cause *why, bool began, int64_t prog
     k->fruitless = further ? 0 : k->fruitless + 1;
     k->unbegun = began ? 0 : k->unbegun + 1;
     k->best = further ? progress : k->best;
-    k->same = is_same(&k->last, why) && (data || !further) ? k->same + 1 : 1;
+    const cause *last = &k->last;
+    bool same = last->known && why->known && last->verdict == why->verdict && last->step == why->step &&
+                last->rank == why->rank && strcmp(last->host, why->host) == 0 &&
+                (last->verdict != INCIDENT_REFUSED || strcmp(last->words, why->words) == 0);
+    k->same = same && (data || !further) ? k->same + 1 : 1;
     k->last = *why;
     causes_advice a = {.wait = k->fruitless > 0 ? 1 : 0};
     for (int i = 1; i < k->fruitless && a.wait < LONGEST_WAIT; i++)

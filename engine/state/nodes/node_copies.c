@@ -74,19 +74,14 @@ static int member(int *members, const node_copies *k, int node, int index)
     return found;
 }
 
-static int next_node(const node_copies *k, int node)
-{
-    for (int i = 1; i < k->ranks; i++)
-        if (k->node[(node + i) % k->ranks] == (node + i) % k->ranks)
-            return (node + i) % k->ranks;
-    return node;
-}
-
 /* The i-th rank of a node sends to the i-th of the next node; where that has fewer ranks, it begins again with the
  * first, in another round, so that in each round a rank sends to one at most and receives from one at most. */
 static int destination(int *round, const node_copies *k, int rank)
 {
-    int index = 0, members, node = k->node[rank], next = next_node(k, node);
+    int index = 0, members, node = k->node[rank], next = node;
+    for (int i = 1; i < k->ranks && next == node; i++)
+        if (k->node[(node + i) % k->ranks] == (node + i) % k->ranks)
+            next = (node + i) % k->ranks;
     for (int i = 0; i < rank; i++)
         index += k->node[i] == node;
     (void)member(&members, k, next, 0);
@@ -515,14 +510,6 @@ status node_copies_spread(node_copies *k, const char *name)
 
 /* ---- going on from them ---- */
 
-/* The member of a node that does the work for share `rank`. */
-static int worker_of(const node_copies *k, int node, int rank)
-{
-    int members;
-    (void)member(&members, k, node, 0);
-    return member(&members, k, node, rank % members);
-}
-
 /* What has become of a share: a byte for each, exchanged between ranks. */
 enum { MISSING, ARRIVED, UNKNOWN /* reading or writing has failed */ };
 
@@ -532,10 +519,13 @@ static void copy_shares(char *mine, const node_copies *k, const node_set *set, c
                         const char *so_far, char *buffer)
 {
     for (int w = 0; w < set->ranks; w++) {
-        int node = node_set_holder(set, w, attempt);
+        int node = node_set_holder(set, w, attempt), members;
         bool damaged;
         mine[w] = MISSING;
-        if (so_far[w] == ARRIVED || node < 0 || worker_of(k, node, w) != k->me)
+        if (so_far[w] == ARRIVED || node < 0)
+            continue;
+        (void)member(&members, k, node, 0); /* the members of a node share the work */
+        if (member(&members, k, node, w % members) != k->me)
             continue;
         const fragment_owner owner = {k->id, set->name, w, set->ranks};
         status s = share_copy(&damaged, to, &k->place, &owner, buffer);

@@ -37,15 +37,6 @@ static int64_t peak_resident(void)
 
 /* ---- the run's folder ------------------------------------------------------------------------------------------ */
 
-/* A whole line of a step up to `step`? */
-static bool is_kept(const char *line, const char *end, int64_t step)
-{
-    AUTO_FREE char *text = must_format("%.*s", (int)(end - line), line);
-    const char *at = strstr(text, "\"step\"");
-    long long number = -1;
-    return at && sscanf(at, "\"step\"%*[: ]%lld", &number) == 1 && number <= step;
-}
-
 /* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. What cannot be read stays. */
 static status keep_lines(const char *path, int64_t step)
 {
@@ -54,11 +45,15 @@ static status keep_lines(const char *path, int64_t step)
     TRY(reading_file(&all, &bytes, path));
     if (!all)
         return STATUS_OK;
-    for (char *line = all, *end; (end = memchr(line, '\n', (size_t)(all + bytes - line))); line = end + 1)
-        if (is_kept(line, end, step)) {
-            memmove(all + used, line, (size_t)(end + 1 - line));
-            used += end + 1 - line;
-        }
+    for (char *line = all, *end; (end = memchr(line, '\n', (size_t)(all + bytes - line))); line = end + 1) {
+        AUTO_FREE char *text = must_format("%.*s", (int)(end - line), line);
+        const char *at = strstr(text, "\"step\"");
+        long long number = -1;
+        if (!at || sscanf(at, "\"step\"%*[: ]%lld", &number) != 1 || number > step)
+            continue;
+        memmove(all + used, line, (size_t)(end + 1 - line));
+        used += end + 1 - line;
+    }
     return atomic_replace(path, all, used);
 }
 

@@ -89,6 +89,7 @@ static void follow_run(training *t)
     f->next_samples = t->at.samples + training_batch(t, t->at.step);
 }
 
+/* Fetches from the store what steps to come read, before a step's batch is taken. */
 static void fetch_ahead(training *t)
 {
     training_fetched *f = &t->fetched;

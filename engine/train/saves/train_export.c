@@ -115,8 +115,8 @@ static char *write_card(const training *t, int64_t step)
 /* ---- the exporter ------------------------------------------------------------------------------------------------ */
 
 /* A thread that reads a published checkpoint, of whatever layout, and writes exports/step-XXXXXXXX, which is there
- * whole or not at all; then exports/latest names it. It takes memory while it works: the manifest, and the few buffers
- * of weights_copy. */
+ * whole or not at all; then exports/latest names it. A checkpoint that waits is spared by pruning. The thread takes
+ * memory while it works: the manifest, and the few buffers of weights_copy. */
 enum { MOST_WAITING = 256, NAME = 32 };
 
 typedef struct exporter {

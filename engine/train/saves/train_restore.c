@@ -239,10 +239,12 @@ void training_found_free(training_found *f)
     free(f->saved);
 }
 
-/* What is damaged has no place: it stays, so that it is said, unless something is known to be later. */
+/* Leaves out what is no part of the history of the first offer: it has been undone. A damaged checkpoint has no place:
+ * it stays, so that it is said, unless something is known to be later. */
 static void sift(checkpoint_offers *offers)
 {
-    checkpoint_place *place = must_calloc((unsigned long)offers->count + 1, sizeof *place), *head = &place[0];
+    AUTO_FREE checkpoint_place *place = must_calloc((unsigned long)offers->count + 1, sizeof *place);
+    checkpoint_place *head = &place[0];
     bool went_back = false;
     for (int i = 0; i < offers->count; i++) {
         if (checkpoint_place_read(&place[i], offers->folder[i]) != STATUS_OK)
@@ -260,9 +262,9 @@ static void sift(checkpoint_offers *offers)
         else
             free(offers->folder[i]);
     offers->count = kept;
-    free(place);
 }
 
+/* Begins a branch where what has been loaded is an earlier state than the last one. */
 static status begin_branch(training *t)
 {
     RELEASED_BY(training_found_free) training_found here = {0};

@@ -1,5 +1,6 @@
 #include "engine/run/batch.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,23 @@ void batch_rope_table(const compiled *c, executor *e)
         rope_fill(executor_at(e, t), &c->options.shape, t->shape[0], local);
         executor_send(e, t);
     }
+}
+
+void batch_scalars(const compiled *of, executor *e, const config *c, const batch_step *at, int64_t second)
+{
+    const layer_inputs *v = &of->values;
+    step_scalars *s = executor_at(e, v->scalars);
+    *s = (step_scalars){
+#define SCALAR(type, name, value) .name = (type)(value),
+#include "kernels/table/scalars.def"
+#undef SCALAR
+    };
+    if (tensor_elements(v->mtp_scalars) == 0)
+        return;
+    step_scalars *mtp = executor_at(e, v->mtp_scalars);
+    *mtp = *s;
+    mtp->loss_scale *= (float)c->model.shape.mtp_loss;
+    mtp->loss_tokens = second > 0 ? (float)second : 1;
 }
 
 typedef void *place(executor *e, const tensor *t);

@@ -3,12 +3,24 @@
 
 #include <stdint.h>
 
+#include "engine/config/config.h"
 #include "engine/data/samples.h"
 #include "engine/run/deal.h"
 #include "engine/run/executor.h"
 
 /* cos and sin of every position, once per run (2104.09864; Llama 3's scaling of low frequencies). */
 void batch_rope_table(const compiled *c, executor *e);
+
+/* What a step is given beside its configuration. */
+typedef struct batch_step {
+    int64_t step, updates; /* before this one; updates: steps that were not skipped */
+    int64_t moments;       /* updates of the optimizer's moments, with this one */
+    int64_t first_sample;
+    double rate, loss_scale, loss_tokens, batch_tokens;
+} batch_step;
+
+/* The scalars of a step, and those of the loss of the block behind the last layer, whose labels `second` counts. */
+void batch_scalars(const compiled *of, executor *e, const config *c, const batch_step *at, int64_t second);
 
 /* The places of so many micro-batches' tokens, where ids are not filled from samples. */
 void batch_places(const compiled *c, executor *e, int microbatches);

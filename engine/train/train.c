@@ -33,40 +33,16 @@ static double batch_tokens(const training *t, bool counted)
 
 static void fill_scalars(training *t, double rate)
 {
-    const config *c = t->config;
-    step_scalars *s = executor_at(t->executor, t->compiled.values.scalars);
-    double updates = (double)(t->at.updates - t->at.moments) + 1; /* of the moments */
     int64_t first = batch_first(&t->compiled.options, t->at.samples, training_microbatches(t, t->at.step));
-    *s = (step_scalars){.seed = (uint64_t)c->train.seed,
-                        .step = t->at.step + 1,
-                        .updates = t->at.updates + 1,
-                        .lr = (float)rate,
-                        .beta1 = (float)c->optimizer.beta1,
-                        .beta2 = (float)c->optimizer.beta2,
-                        .epsilon = (float)c->optimizer.epsilon,
-                        .weight_decay = (float)c->optimizer.weight_decay,
-                        /* Muon's rate follows the same schedule as the others'. */
-                        .muon_lr = (float)(c->optimizer.lr > 0 ? rate * (c->optimizer.muon_lr / c->optimizer.lr) : 0),
-                        .momentum = (float)c->optimizer.momentum,
-                        .clip = (float)c->optimizer.clip,
-                        .loss_scale = (float)t->at.loss_scale,
-                        .first_sample = first + ((int64_t)t->slot << 40),
-                        .loss_tokens = (float)batch_tokens(t, true),
-                        .batch_tokens = (float)batch_tokens(t, false),
-                        .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
-                        .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
-}
-
-/* Of the loss of the block behind the last layer. */
-static void fill_mtp_scalars(training *t)
-{
-    const layer_inputs *v = &t->compiled.values;
-    if (tensor_elements(v->mtp_scalars) == 0)
-        return;
-    step_scalars *s = executor_at(t->executor, v->mtp_scalars);
-    *s = *(const step_scalars *)executor_at(t->executor, v->scalars);
-    s->loss_scale *= (float)t->config->model.shape.mtp_loss;
-    s->loss_tokens = t->now.batch.second_targets > 0 ? (float)t->now.batch.second_targets : 1;
+    const batch_step at = {.step = t->at.step,
+                           .updates = t->at.updates,
+                           .moments = t->at.updates - t->at.moments + 1,
+                           .first_sample = first + ((int64_t)t->slot << 40),
+                           .rate = rate,
+                           .loss_scale = t->at.loss_scale,
+                           .loss_tokens = batch_tokens(t, true),
+                           .batch_tokens = batch_tokens(t, false)};
+    batch_scalars(&t->compiled, t->executor, t->config, &at, t->now.batch.second_targets);
 }
 
 /* ---- blocks of data in an object store, fetched before steps and evaluations read them ---- */
@@ -324,7 +300,6 @@ static status play_step(training *t, bool *undone)
 {
     double rate = learning_rate_at(&t->schedule, t->at.updates + 1 - t->at.schedule_updates);
     fill_scalars(t, rate);
-    fill_mtp_scalars(t);
     if (t->at.step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
     if (t->guards.verify)

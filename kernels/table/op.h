@@ -201,20 +201,11 @@ typedef struct op {
     op_attributes at;
 } op;
 
-/* The scalars that differ from step to step: one planned tensor, filled before the step, read by the ops that list
- * `scalars` among their inputs. On the device it is the same struct. */
+/* One planned tensor, filled before the step, read by the ops that list `scalars` among their inputs. */
 typedef struct step_scalars {
-    uint64_t seed;
-    int64_t step;         /* from 1 */
-    int64_t updates;      /* optimizer updates including this one: steps less those skipped */
-    int64_t first_sample; /* of this data-parallel rank in the global order of samples */
-    float lr, beta1, beta2, epsilon, weight_decay;
-    float muon_lr, momentum;
-    float clip;                                     /* largest allowed gradient norm; 0: none */
-    float loss_scale;                               /* of fp16, else 1 */
-    float loss_tokens;                              /* targets in the global batch that count */
-    float batch_tokens;                             /* all tokens in it */
-    float momentum_correction, variance_correction; /* 1 - beta1^updates, 1 - beta2^updates, computed in fp64 */
+#define SCALAR(type, name, value) type name;
+#include "kernels/table/scalars.def"
+#undef SCALAR
 } step_scalars;
 
 /* What the op `clip` leaves for the optimizer and for the log. */

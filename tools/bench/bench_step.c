@@ -23,25 +23,9 @@ static void fill_tokens(bench_step *b, const config *c)
             second[i] = targets[i];
     }
     batch_places(&b->compiled, b->executor, b->compiled.options.microbatches);
-    step_scalars *s = executor_at(b->executor, in->scalars);
-    *s = (step_scalars){.seed = 1,
-                        .step = 1,
-                        .updates = 1,
-                        .lr = 1e-4f,
-                        .beta1 = 0.9f,
-                        .beta2 = 0.95f,
-                        .epsilon = 1e-8f,
-                        .weight_decay = 0.1f,
-                        .muon_lr = 1e-3f,
-                        .momentum = 0.95f,
-                        .clip = 1,
-                        .loss_scale = 1,
-                        .loss_tokens = (float)count,
-                        .batch_tokens = (float)count,
-                        .momentum_correction = 0.1f,
-                        .variance_correction = 0.05f};
-    if (second)
-        *(step_scalars *)executor_at(b->executor, in->mtp_scalars) = *s;
+    const batch_step at = {
+        .moments = 1, .rate = 1e-4, .loss_scale = 1, .loss_tokens = (double)count, .batch_tokens = (double)count};
+    batch_scalars(&b->compiled, b->executor, c, &at, count);
 }
 
 status bench_step_open(bench_step *b, const config *c, const device_interface *on, int threads, comm *world,

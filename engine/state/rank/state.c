@@ -243,9 +243,8 @@ void normal_fill(float *out, uint64_t seed, uint64_t series, int64_t first, int6
 
 /* ---- initial weights ------------------------------------------------------------------------------------------- */
 
-/* Row `row` of the parameter, as fp32, into out[columns]: what the pieces say, zero where there are none. */
-/* Elements `first` on of the tensor `name`, numbered as [out, in] whatever the file's order: a kind of initial values is
- * a case here, and a function of the element's number, so that layouts do not change it. */
+/* Elements `first` on of the tensor `name`, numbered as [out, in] whatever the file's order. A kind of initial values
+ * is a case here, and a function of the element's number, so that layouts do not change it. */
 static void fill_initial(float *out, const parameter *p, const char *name, uint64_t seed, int64_t first, int64_t count)
 {
     switch (p->init) {
@@ -260,6 +259,7 @@ static void fill_initial(float *out, const parameter *p, const char *name, uint6
     }
 }
 
+/* Row `row` of the parameter, as fp32, into out[columns]: what the pieces say, zero where there are none. */
 static void initial_row(float *out, const parameter *p, int64_t row, uint64_t seed)
 {
     memset(out, 0, (size_t)p->columns * sizeof *out);

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "engine/compile/model/tokens.h"
-#include "engine/run/links.h"
+#include "engine/compile/model/collective.h"
+#include "engine/compile/model/groups.h"
 #include "engine/run/warming.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -22,10 +23,19 @@ typedef struct range {
     int64_t at, bytes;
 } range;
 
+/* One call of comm.h for an op that communicates, or for several that are launched together (attributes.bundle). Made
+ * before the first step. */
+typedef struct launch {
+    comm_call call;
+    const op **ops; /* that are launched with the call */
+    int count;      /* 0: a later op's call has this one */
+    int ends;       /* the request of the call that has it */
+} launch;
+
 /* What the executor knows of a program beside its ops. */
 typedef struct played {
     const compiled_program *program;
-    launch *launches;             /* [requests] */
+    launch *launches;             /* [requests], of all its communication */
     const char **between_marks;   /* in words, the ops before each of its marks; NULL where nothing is apart */
     int64_t launched;             /* times */
     int64_t plays;                /* with graphs: by op, captured, replayed from then on */
@@ -48,7 +58,8 @@ struct executor {
     int64_t graph_nodes, graph_bytes;
     range before[COPIES], after[COPIES];
     int before_count, after_count;
-    links links;
+    groups groups;
+    comm_group **group; /* [groups.count] */
     comm_request *requests;
     watchdog *watchdog;
     void (*hook)(void *); /* before a training program changes the state; NULL: nobody */
@@ -61,18 +72,98 @@ struct executor {
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
 
-static comm_group *group_of(const void *context, const op *o)
+static status open_groups(executor *e, bool varies)
 {
-    const executor *e = context;
-    return links_of(&e->links, o, comm_rank(e->world));
+    groups_find(&e->groups, e->compiled);
+    e->group = must_calloc((unsigned long)e->groups.count + 1, sizeof(comm_group *));
+    for (int i = 0; i < e->groups.count; i++) {
+        const groups_row *r = &e->groups.row[i];
+        comm_group_options o = {.backend = e->interface->communication, .use = r->use};
+        o.like = r->like < 0 ? NULL : e->group[r->like];
+        o.use.varies = varies;
+        TRY(comm_group_open_on(&e->group[i], e->world, r->members, r->count, &o));
+    }
+    return STATUS_OK;
+}
+
+static comm_group *group_of(const executor *e, const op *o)
+{
+    int row = groups_of(&e->groups, o, comm_rank(e->world));
+    MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
+    return e->group[row];
+}
+
+static int member_of(const comm_group *g, int rank)
+{
+    for (int i = 0; i < comm_group_ranks(g); i++)
+        if (comm_group_member(g, i) == rank)
+            return i;
+    MUST(0, "rank %d is no member of the group", rank);
+}
+
+/* A message's group is the axis; what it is compiled with are its peer and its tensor. */
+static void make_call(comm_call *call, executor *e, const op *o)
+{
+    comm_group *g = group_of(e, o);
+    char *arena = executor_context(e)->arena;
+    MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
+    op sized = *o;
+    sized.at.group_size = comm_group_ranks(g);
+    sized.at.group_rank = comm_group_me(g);
+    int64_t *counts = NULL;
+    if (collective_has_parts(o)) {
+        counts = pool_alloc(&e->pool, (size_t)sized.at.group_size * sizeof *counts);
+        collective_counts(counts, &sized);
+    }
+    comm_shape s = collective_shape(&sized, counts);
+    *call = (comm_call){.kind = s.kind, .group = g, .type = s.type, .count = s.count, .counts = counts};
+    call->send = o->in[0] ? (char *)tensor_at(o->in[0], arena) + collective_offset(o) : NULL;
+    call->receive = o->out[0] ? (char *)tensor_at(o->out[0], arena) + collective_offset(o) : NULL;
+    call->scratch = tensor_at(o->scratch, arena);
+    if (op_has(o, OP_MESSAGE))
+        *(op_has(o, OP_LEAVES) ? &call->peer : &call->source) = member_of(g, o->at.peer);
+}
+
+/* One call of several ops: their calls become its pieces. */
+static void join_calls(comm_call *call, executor *e, const launch *of, const op *const *ops, int count)
+{
+    comm_piece *pieces = pool_alloc(&e->pool, (size_t)count * sizeof *pieces);
+    int64_t *sums = pool_alloc(&e->pool, (size_t)comm_group_ranks(call->group) * sizeof *sums);
+    for (int i = 0; i < count; i++) {
+        const comm_call *one = &of[ops[i]->at.request].call;
+        pieces[i] = (comm_piece){one->send, one->receive, one->count, one->counts};
+    }
+    call->count = collective_together(sums, ops, count).count;
+    call->counts = sums;
+    call->pieces = pieces;
+    call->piece_count = count;
+    call->send = call->receive = NULL;
+}
+
+static void make_launch(launch *of, executor *e, const program *p, int index)
+{
+    const op *ops[COMM_PIECES], *o = p->ops[index];
+    launch *l = &of[o->at.request];
+    make_call(&l->call, e, o);
+    l->count = collective_bundle(ops, p, index);
+    l->ops = pool_alloc(&e->pool, (size_t)(l->count + 1) * sizeof *l->ops);
+    for (int i = 0; i < l->count; i++) {
+        l->ops[i] = ops[i];
+        of[ops[i]->at.request].ends = o->at.request;
+    }
+    if (l->count > 1)
+        join_calls(&l->call, e, of, ops, l->count);
 }
 
 static status prepare(executor *e, played *p)
 {
-    p->launches =
-        launches_make(&e->pool, &p->program->list, p->program->requests, executor_context(e)->arena, group_of, e);
+    p->launches = pool_alloc(&e->pool, (size_t)(p->program->requests + 1) * sizeof *p->launches);
     for (int i = 0; i < p->program->list.count; i++) {
         op *o = p->program->list.ops[i];
+        if (op_communicates(o))
+            make_launch(p->launches, e, &p->program->list, i);
+        if (op_copies(o)) /* no call: the device alone knows of it */
+            p->launches[o->at.request].ends = o->at.request;
         if (op_computes(o))
             TRY(e->interface->prepare(e->device, o));
     }
@@ -285,7 +376,7 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     e->graph = options->graph && e->interface->capture;
     status s = open_device(e, options);
     if (s == STATUS_OK)
-        s = links_open(&e->links, c, world, e->interface->communication, options->varies);
+        s = open_groups(e, options->varies);
     if (s == STATUS_OK)
         s = allocate(e, options);
     for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
@@ -314,7 +405,10 @@ void executor_close(executor *e)
     log_set_where(NULL, NULL);
     if (e->device && e->interface->forget)
         e->interface->forget(e->device);
-    links_close(&e->links);
+    for (int i = 0; e->group && i < e->groups.count; i++)
+        comm_group_close(e->group[i]);
+    free(e->group);
+    groups_free(&e->groups);
     e->interface->close(e->device);
     pool_free(&e->pool);
     free(e->requests);
@@ -351,7 +445,9 @@ static void meanwhile(void *context)
     /* A rank that has only heard of a failure says so first, and another that knows better is heard before the job
      * ends. */
     bool heard = false;
-    status s = links_poll(&heard, &e->links);
+    status s = STATUS_OK;
+    for (int i = 0; s == STATUS_OK && i < e->groups.count; i++)
+        s = comm_group_poll(&heard, e->group[i]);
     if (s != STATUS_OK && heard)
         watchdog_fail(e->watchdog, INCIDENT_LINK, status_message());
     MUST(s == STATUS_OK, "communication failed: %s", status_message());
@@ -418,8 +514,12 @@ static void play_ops(executor *e, const compiled_program *p)
 
 static traffic sent_along(const executor *e, axis a)
 {
-    traffic all;
-    links_sent(&all.bytes, &all.messages, &e->links, a);
+    traffic all = {0};
+    for (int i = 0; i < e->groups.count; i++)
+        if (e->groups.row[i].a == a) {
+            all.bytes += comm_bytes_sent(e->group[i]);
+            all.messages += comm_messages_sent(e->group[i]);
+        }
     return all;
 }
 
@@ -578,7 +678,7 @@ void executor_graphs(const executor *e, int64_t *nodes, int64_t *bytes)
 
 int executor_communicators(const executor *e)
 {
-    return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
+    return e->interface->communication ? groups_communicators(&e->groups) : 0;
 }
 
 void executor_facts(device_facts *out, const executor *e)

@@ -1,25 +1,184 @@
 #include "engine/text/documents.h"
 
+#include <dlfcn.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "engine/text/columns.h"
+#include "engine/text/columns_reader.h"
 #include "engine/text/sniff.h"
 #include "engine/text/source.h"
 #include "engine/text/unicode.h"
+#include "memory/beside.h"
 #include "memory/log.h"
 #include "memory/scope.h"
+#include "memory/status.h"
 
 #define MOST_BYTES      ((int64_t)INT32_MAX - 1)
 #define BLOCK_BYTES     (1 << 18)
 #define LONGEST_SNIFFED (64 << 20)  /* bytes of a first line that is looked at whole */
 #define LONGEST_LINE    (128 << 20) /* bytes of a JSON line: looking into it takes several times its size of memory */
+
+/* The rows of one column of text in a Parquet or Arrow file, in order.
+ *
+ * What reads them is a shared object beside the program, libphalanx_parquet.so (arrow/rows.cc, on Apache's libparquet
+ * and libarrow), loaded when a file wants it, so that the program depends on neither. It sees a file as a size and a
+ * function that reads, and gives blocks of rows that point into its own memory. Of Parquet it holds a data page and a
+ * dictionary at a time, packed and unpacked; of Arrow one record batch. A file that wants more than COLUMNS_MOST_BYTES
+ * is refused.
+ */
+typedef struct columns {
+    const columns_reader *reader;
+    source *from;
+    int64_t place; /* where the source is; -1: elsewhere */
+    bool failed;   /* the source has, and its message is that of the thread */
+    columns_file bytes;
+    void *rows_of;    /* the reader's own */
+    int64_t rows, at; /* rows: of the file, -1: it does not say; at: of the block, rows taken */
+    columns_block block;
+} columns;
+
+/* Whether a file that begins with these bytes is a Parquet file, an Arrow file or an Arrow stream. */
+static bool columns_recognise(const char *bytes, int64_t length)
+{
+    uint32_t metadata;
+    if (length >= 4 && memcmp(bytes, "PAR1", 4) == 0)
+        return true;
+    if (length >= 6 && memcmp(bytes, "ARROW1", 6) == 0)
+        return true;
+    /* a stream's first message: a mark that no UTF-8 has, and the bytes of a schema */
+    if (length < 8 || memcmp(bytes, "\xFF\xFF\xFF\xFF", 4) != 0)
+        return false;
+    memcpy(&metadata, bytes + 4, sizeof metadata);
+    return metadata > 0 && metadata % 8 == 0 && metadata < 1U << 28;
+}
+
+/* NULL: there is none. The object stays loaded. */
+static status find_reader(const columns_reader **out)
+{
+    const columns_reader *found = dlsym(RTLD_DEFAULT, "columns_arrow");
+    AUTO_FREE char *path = beside_program("parquet");
+    status s = STATUS_OK;
+    if (!found && access(path, R_OK) == 0) {
+        void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        found = object ? dlsym(object, "columns_arrow") : NULL;
+        if (!found)
+            s = status_fail(STATUS_FAILED, "%s cannot be loaded: %s: build it again (make), or remove it", path,
+                            dlerror());
+    }
+    if (found && found->version != COLUMNS_VERSION)
+        s = status_fail(STATUS_FAILED, "%s is of another build (interface %d, not %d): build it again", path,
+                        found->version, COLUMNS_VERSION);
+    if (s == STATUS_OK)
+        *out = found;
+    return s;
+}
+
+/* Whether the reader is there; fails if it is, but cannot be loaded. */
+static status columns_available(bool *there)
+{
+    const columns_reader *reader = NULL;
+    TRY(find_reader(&reader));
+    *there = reader != NULL;
+    return STATUS_OK;
+}
+
+static status read_source(columns *c, char *out, int64_t offset, int64_t bytes)
+{
+    if (c->place != offset)
+        TRY(source_seek(c->from, offset));
+    c->place = -1;
+    for (int64_t done = 0, got; done < bytes; done += got) {
+        TRY(source_read(c->from, out + done, &got, bytes - done));
+        if (got == 0)
+            return status_fail(STATUS_FAILED, "%s: the file has become shorter", source_name(c->from));
+    }
+    c->place = offset + bytes;
+    return STATUS_OK;
+}
+
+static int read_bytes(void *context, void *out, int64_t offset, int64_t bytes)
+{
+    columns *c = context;
+    c->failed = c->failed || read_source(c, out, offset, bytes) != STATUS_OK;
+    return c->failed;
+}
+
+/* What a library says of a file that may be anybody's, as one line that a terminal can show. */
+static status fail_as(const columns *c, char *message)
+{
+    if (c->failed)
+        return STATUS_FAILED;
+    message[COLUMNS_MESSAGE_BYTES - 1] = 0;
+    message[strcspn(message, "\r\n")] = 0;
+    log_make_printable(message);
+    return status_fail(STATUS_FAILED, "%s: %s", source_name(c->from), message);
+}
+
+static void columns_close(columns *c)
+{
+    if (!c)
+        return;
+    if (c->rows_of)
+        c->reader->close(c->rows_of);
+    free(c);
+}
+
+/* The column that is called `field`, of a source that is seekable, stays the caller's and is read by nobody else until
+ * columns_close. Its text is string, binary, large or view, in a dictionary or not; what else a column may be is
+ * refused, and a missing one, with the columns that are there. */
+static status columns_open(columns **out, source *from, const char *field)
+{
+    char message[COLUMNS_MESSAGE_BYTES] = "";
+    columns *c = must_calloc(1, sizeof *c);
+    c->from = from;
+    c->place = -1;
+    c->bytes = (columns_file){.context = c, .size = source_bytes(from), .read = read_bytes};
+    status s = find_reader(&c->reader);
+    MUST(s != STATUS_OK || c->reader, "columns_available() says that there is a reader");
+    if (s == STATUS_OK && c->reader->open(&c->rows_of, &c->rows, &c->bytes, field, message))
+        s = fail_as(c, message);
+    if (s == STATUS_OK)
+        *out = c;
+    else
+        columns_close(c);
+    return s;
+}
+
+/* Reads only rows first .. end-1 of the `rows`, before columns_next() is called. */
+static status columns_select(columns *c, int64_t first, int64_t end)
+{
+    char message[COLUMNS_MESSAGE_BYTES] = "";
+    MUST(first >= 0 && first <= end && end <= c->rows, "%s: rows %lld to %lld of %lld", source_name(c->from),
+         (long long)first, (long long)end, (long long)c->rows);
+    return c->reader->select(c->rows_of, first, end, message) ? fail_as(c, message) : STATUS_OK;
+}
+
+/* The next row, from 0: its bytes, valid until the next call, or NULL for null. *more is false at the end. */
+static status columns_next(columns *c, const char **text, int64_t *length, int64_t *row, bool *more)
+{
+    char message[COLUMNS_MESSAGE_BYTES] = "";
+    if (c->at == c->block.rows) {
+        c->at = c->block.rows = 0;
+        if (c->reader->next(c->rows_of, &c->block, message))
+            return fail_as(c, message);
+    }
+    *more = c->block.rows > 0;
+    if (!*more)
+        return STATUS_OK;
+    *text = c->block.text[c->at];
+    *length = *text ? c->block.length[c->at] : 0;
+    *row = c->block.first + c->at++;
+    return STATUS_OK;
+}
 
 struct documents {
     documents_settings settings;
@@ -174,7 +333,8 @@ static status begins_with_object(documents *d, bool *object)
         TRY(read_ahead(d));
     }
     int64_t length = (end ? end : d->ahead.bytes + d->ahead.length) - line;
-    *object = there > LONGEST_SNIFFED || sniff_is_json_object(line, length);
+    json_auto_t *value = there > LONGEST_SNIFFED ? NULL : json_loadb(line, (size_t)length, JSON_ALLOW_NUL, NULL);
+    *object = there > LONGEST_SNIFFED || json_is_object(value);
     return STATUS_OK;
 }
 
@@ -247,7 +407,7 @@ static status take_share(documents *d)
     const char *separator = separator_of(d, &length);
     if (begin <= 0 && end >= bytes)
         return STATUS_OK;
-    int64_t rows = d->columns ? columns_rows(d->columns) : -1;
+    int64_t rows = d->columns ? d->columns->rows : -1;
     if (rows >= 0)
         return columns_select(d->columns, row_at(rows, begin, bytes), row_at(rows, end, bytes));
     if (d->columns || !separator || overlaps_itself(separator, length) || !source_seekable(d->source)) {
@@ -320,7 +480,7 @@ static status take_row(documents *d, buffer *bytes, documents_raw *raw, bool *mo
     raw->null = *more && !text;
     if (*more && text)
         buffer_append(bytes, text, raw->length);
-    atomic_store(&d->consumed, d->closed + (int64_t)(columns_done(d->columns) * (double)source_bytes(d->source)));
+    atomic_store(&d->consumed, d->closed + (int64_t)(d->columns->block.done * (double)source_bytes(d->source)));
     return STATUS_OK;
 }
 

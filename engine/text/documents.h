@@ -2,7 +2,7 @@
  *
  * Plain text: a file is a document, or, with a separator, each part between two of them. JSON-lines: a line is a
  * document, its text the string in one field. Files may be packed (source.h). Parquet and Arrow: a row is a document,
- * its text what one column has (columns.h). What is none of these is refused (sniff.h).
+ * its text what one column has. What is none of these is refused (sniff.h).
  * Reading and looking into JSON are apart, so that one thread reads and many look. A document without text is passed
  * over. Several machines may each read a share of the same inputs: what part 1, part 2, ... give, one after the other,
  * is what the whole gives.

@@ -1,6 +1,5 @@
 #include "engine/text/sniff.h"
 
-#include <jansson.h>
 #include <string.h>
 
 #include "engine/text/unicode.h"
@@ -110,12 +109,6 @@ bool sniff_may_be_json_lines(const char *bytes, int64_t length)
         return false;
     at = skip_blank(bytes, at + 1, length);
     return at < length && bytes[at] == '"';
-}
-
-bool sniff_is_json_object(const char *line, int64_t length)
-{
-    json_auto_t *value = json_loadb(line, (size_t)length, JSON_ALLOW_NUL, NULL);
-    return json_is_object(value);
 }
 
 bool sniff_is_json_array(const char *bytes, int64_t length)

@@ -15,7 +15,5 @@ status sniff_check(const char *name, const char *bytes, int64_t length, bool zer
 
 /* Whether the text, if it goes on after `bytes`, may be JSON-lines: it begins with a brace and a key. */
 bool sniff_may_be_json_lines(const char *bytes, int64_t length);
-/* Whether this line is a JSON object. */
-bool sniff_is_json_object(const char *line, int64_t length);
-/* Whether it begins as an array of JSON objects does. */
+/* Whether the text begins as an array of JSON objects does. */
 bool sniff_is_json_array(const char *bytes, int64_t length);

@@ -57,9 +57,9 @@ typedef struct compile_options {
     const schedule *found;
     const schedule *few; /* that of recompute_microbatches(), where the vocabulary is divided; NULL: made each time */
     compile_order order; /* the best, as far as memory allows */
-    compress_method compress; /* of gradients, where they are summed over data ranks (compressed.h) */
+    compress_method compress; /* of gradients, where they are summed over data ranks */
     compile_optimizer optimizer;
-    bool offload;   /* optimizer states and masters of matrices are in a device's pinned host memory (offload.h) */
+    bool offload;   /* optimizer states and masters of matrices are in a device's pinned host memory */
     int64_t window; /* bytes of the arena that they pass through */
     recompute recompute;
     int64_t budget;            /* bytes of arena; 0: none */

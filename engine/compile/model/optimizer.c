@@ -436,6 +436,11 @@ bool optimizer_whole(const compile_options *o, const parameter *p)
     return !takes_all(name) && optimizer_of(o, p) == &rows[name];
 }
 
+bool optimizer_offloads(const compile_options *o, const parameter *p)
+{
+    return o->offload && !p->vector;
+}
+
 void optimizer_sections(const char *names[OPTIMIZER_SECTIONS], const compile_options *o)
 {
     config_optimizer name = o->optimizer.name;

@@ -36,6 +36,8 @@ int optimizer_states(const optimizer *o);
 void optimizer_append(const optimizer_update *u);
 /* Must one data rank own all of the parameter, because its matrices are updated as a whole? */
 bool optimizer_whole(const compile_options *o, const parameter *p);
+/* Are this parameter's masters and states in host memory? Vectors' are not: they are small. */
+bool optimizer_offloads(const compile_options *o, const parameter *p);
 /* The names of all states that a run has, each once, ended by NULL. */
 enum { OPTIMIZER_SECTIONS = 2 * STORAGE_STATES + 1 };
 void optimizer_sections(const char *names[OPTIMIZER_SECTIONS], const compile_options *o);

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/tokens.h"
 #include "kernels/exact_sum.h"
@@ -178,7 +177,7 @@ static int64_t owned_bytes(const compiled *c, const parameter *p, const grid *of
         bytes += aligned(elements * dtype_bytes(DTYPE_FP32));
     if (p->shares >= 0 || p->counted)
         return bytes;
-    if (!offload_takes(o, p)) {
+    if (!optimizer_offloads(o, p)) {
         bytes += optimizer_states(optimizer_of(o, p)) * aligned(elements * dtype_bytes(optimizer_state_type(o)));
         bytes += aligned(elements * (optimizer_has_master(o) ? dtype_bytes(c->options.optimizer.master) : 0));
     }
@@ -309,7 +308,7 @@ static storage describe_parameter(compiled *c, const parameter *p)
     describe_weight(c, &s, place);
     s.own_weight = s.shard ? new_view(c, s.shard, p, 0, s.own_rows) : new_view(c, s.weight, p, s.own_first, s.own_rows);
     s.own_weight->place = place;
-    tensor_class class = offload_takes(o, p) ? CLASS_HOST : CLASS_OPTIMIZER;
+    tensor_class class = optimizer_offloads(o, p) ? CLASS_HOST : CLASS_OPTIMIZER;
     for (int i = 0; i < s.states; i++)
         s.state[i] = new_rows(c, p, class, optimizer_state_type(o), s.own_rows);
     s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, class, o->optimizer.master, s.own_rows);

@@ -13,8 +13,8 @@
  *    element is the same sum as before, but a library may add it up otherwise: not on a backend that promises the same
  *    bits.
  * 4. Many forward passes come before the first backward pass, and have no gradients of weights beside them. Where a
- *    transfer of one still would be waited for at once, ORDER_..._PARTS computes its own product in parts
- *    (order_parts.h): before a scatter by columns, which travel one after another, after a gather a rank's own rows
+ *    transfer of one still would be waited for at once, ORDER_..._PARTS computes its own product in parts:
+ *    before a scatter by columns, which travel one after another, after a gather a rank's own rows
  *    before the others'. Likewise the same sums.
  *
  * What is launched before the micro-batches, gathers of weights, is launched first of all already, and has until the
@@ -25,9 +25,33 @@
 #pragma once
 
 #include "engine/compile/model/compiled.h"
+#include "kernels/record/program.h"
 
 /* Ops of `list` in a better order, before there are waits for collectives. */
 void order_list(program *list, compile_order how);
 
 /* Puts the micro-batches' part in the order that is asked for. */
 void order_micro_batches(compiled_program *out, compile_order how);
+
+/* Divides gradients of weights into two halves, of which the second hides a later transfer. Returns the list as it was, with which halves that still are neighbours are
+ * joined. */
+program order_halve(compiled_program *out);
+void order_join(program *list, const program *whole);
+
+/* Divides the products before and after the transfers `bare` of the forward pass, in the order of their launches: each
+ * part travels while the next is computed. */
+void order_parts_cut(compiled_program *out, const program *bare);
+
+enum { ORDER_OPERANDS = OP_MAX_IN + OP_MAX_OUT };
+
+/* Operand k of op i at [i * ORDER_OPERANDS + k], inputs first: a number below *count, the same for two operands exactly
+ * where they may share bytes; -1: none. Freed by the caller. Transient tensors lose their ids. */
+int *order_objects(const program *list, int *count);
+
+/* Is one list an order of another that may be played in its stead? Counted anew, without knowing what moved or why:
+ * STATUS_OK if `after` has the ops of `before`, each once, and
+ * - every op finds the same operands: what it reads was last written by the same op, and all who read what it
+ *   overwrites have,
+ * - each queue has its collectives in the same order, with the same messages between stages before each of them: what
+ *   was proven of the messages (parallel/schedule/lowering_check.c) stays true. */
+status order_check(const program *before, const program *after);

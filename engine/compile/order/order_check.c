@@ -1,4 +1,4 @@
-#include "engine/compile/order/order_check.h"
+#include "engine/compile/order/order.h"
 
 #include <stdlib.h>
 

@@ -12,9 +12,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/model/collective.h"
-#include "engine/compile/model/compressed.h"
 #include "engine/compile/model/storage.h"
-#include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
 #include "kernels/exact_sum.h"
 #include "kernels/record/operands.h"
@@ -22,6 +20,351 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "engine/compile/model/duty.h"
+
+/* ---- compressed gradients --------------------------------------------------------------------------------------- */
+
+/* Gradients that are reduced in compressed form (parallel.compress): the ops between a rank's gradient and the sum.
+ *
+ * Each rank writes its gradient and what earlier messages lacked, in parts; every part goes to the rank that owns it,
+ * which sums what the messages say, in rank order. Without ZeRO the sum is written, too, with a feedback of its own,
+ * and gathered: compressed both ways (DoubleSqueeze, 1905.05957). So what a rank sends shrinks by the same ratio
+ * however many ranks there are. A bucket's messages travel while later ops compute: each step of a bucket is appended
+ * when the next bucket comes. Everything is in the program's pool. */
+
+/* A gradient on its way. */
+typedef struct travelling {
+    const parameter *p;
+    tensor *message; /* the last that was made of it */
+    int steps;       /* done */
+} travelling;
+
+/* Kept by an op, for a feedback. */
+typedef struct keeping {
+    const parameter *p;
+    tensor *kept, *feedback;
+} keeping;
+
+typedef struct compressed {
+    compiled_program *out;
+    const compiled *c;
+    tensor **gradient;
+    travelling *on_way;
+    keeping *kept;
+    int count, kept_count;
+} compressed;
+
+/* The sums take their places in `gradient`, by number each parameter's value so far. */
+static compressed *compressed_make(compiled_program *out, const compiled *c, tensor **gradient)
+{
+    size_t all = (size_t)c->model.parameter_count + 1;
+    compressed *q = pool_alloc(&out->pool, sizeof *q);
+    *q = (compressed){.out = out, .c = c, .gradient = gradient};
+    q->on_way = pool_alloc(&out->pool, all * sizeof *q->on_way);
+    q->kept = pool_alloc(&out->pool, 2 * all * sizeof *q->kept);
+    return q;
+}
+
+static tensor *append_compressed(compressed *q, const parameter *p, const char *what, const op *like, unsigned outputs,
+                                 int which)
+{
+    const char *label = pool_format(&q->out->pool, "%s/%s", p->name, what);
+    return append_op(q->out, PHASE_UPDATE, label, like, outputs, NULL)->out[which];
+}
+
+/* Does every rank get all of the sum, in messages of those that made it? */
+static bool gathers(const compressed *q, const parameter *p)
+{
+    return !q->c->storage[p->number].divided;
+}
+
+/* How a gradient is written: in parts for those that make its sum. */
+static op_attributes attributes_of(const compressed *q, const parameter *p)
+{
+    op_attributes at = op_along(q->c->around.group, p->replicas);
+    at.owner = q->c->storage[p->number].sum_owner;
+    at.compression.kind = (uint8_t)q->c->options.compress.kind;
+    at.compression.density = (float)q->c->options.compress.density;
+    return at;
+}
+
+/* A gradient's bytes for the value that comes there: placed along the axis as `place`. */
+static tensor *room(compressed *q, const parameter *p, int64_t first, int64_t rows, placement place)
+{
+    const compiled *c = q->c;
+    const tensor *before = q->gradient[p->number];
+    tensor *t = append_rows(q->out, c->storage[p->number].gradient, first, p->vector ? rows * p->columns : rows);
+    t->place = before->place;
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (c->around.group[p->replicas].slots >> i & 1)
+            t->place.along[i] = place;
+    return t;
+}
+
+/* x and its feedback, written; the rest is kept. */
+static tensor *encode(compressed *q, const parameter *p, tensor *x, tensor *feedback, const op_attributes *at,
+                      const char *what)
+{
+    op like = {.kind = OP_compress, .in = {x, feedback, q->c->values.scalars}, .at = *at};
+    const char *label = pool_format(&q->out->pool, "%s/%s", p->name, what);
+    op *o = append_op(q->out, PHASE_UPDATE, label, &like, 3, NULL);
+    q->kept[q->kept_count++] = (keeping){p, o->out[1], feedback};
+    return o->out[0];
+}
+
+static void decode(compressed *q, const parameter *p, tensor *messages, tensor *into, const op_attributes *at)
+{
+    op like = {.kind = OP_decompress, .in = {messages, q->c->values.scalars}, .out = {into}, .at = *at};
+    if (tensor_elements(into) > 0)
+        append_compressed(q, p, "decompress", &like, 0, 0);
+    q->gradient[p->number] = into;
+}
+
+/* To those that make the sum. */
+static void send(compressed *q, travelling *t)
+{
+    const storage *s = &q->c->storage[t->p->number];
+    const op_attributes at = attributes_of(q, t->p);
+    tensor *message = encode(q, t->p, q->gradient[t->p->number], s->feedback, &at, "compress gradient");
+    const op exchange = replicas_exchange(q->c->around.group, s, message);
+    t->message = append_compressed(q, t->p, "exchange gradient", &exchange, 1, 0);
+}
+
+/* The rows whose sum this rank makes, out of all messages; where all ranks get all of it, they are written again. */
+static void sum(compressed *q, travelling *t)
+{
+    const storage *s = &q->c->storage[t->p->number];
+    op_attributes one = attributes_of(q, t->p);
+    tensor *into =
+        room(q, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows, s->sum_owner >= 0 ? place_owned() : place_shard(0));
+    one.compression.messages = one.group_size;
+    one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
+    decode(q, t->p, t->message, into, &one);
+    if (!gathers(q, t->p))
+        return;
+    tensor *message = t->message; /* of no bytes, where another rank owns all */
+    one.compression.messages = 0;
+    if (s->sum_rows > 0)
+        message = encode(q, t->p, into, s->feedback_sum, &one, "compress sum");
+    const op gather = replicas_gather_sums(q->c->around.group, s, message);
+    t->message = append_compressed(q, t->p, "gather sum", &gather, 1, 0);
+}
+
+static void spread(compressed *q, travelling *t)
+{
+    op_attributes at = attributes_of(q, t->p);
+    at.compression.messages = 1;
+    decode(q, t->p, t->message, room(q, t->p, 0, t->p->rows, place_replicate()), &at);
+}
+
+static void (*const steps[])(compressed *q, travelling *t) = {send, sum, spread};
+
+static bool advance(compressed *q, travelling *t)
+{
+    if (t->steps == (gathers(q, t->p) ? 3 : 2))
+        return false;
+    steps[t->steps++](q, t);
+    return true;
+}
+
+/* Begins the sums of `count` gradients. */
+static void compressed_reduce(compressed *q, const parameter *const *of, int count)
+{
+    for (int i = 0; i < q->count; i++)
+        advance(q, &q->on_way[i]);
+    for (int i = 0; i < count; i++) {
+        q->on_way[q->count] = (travelling){.p = of[i]};
+        advance(q, &q->on_way[q->count++]);
+    }
+}
+
+/* Completes all sums. */
+static void compressed_finish(compressed *q)
+{
+    bool moved;
+    do {
+        moved = false;
+        for (int i = 0; i < q->count; i++)
+            moved |= advance(q, &q->on_way[i]);
+    } while (moved);
+}
+
+/* Keeps for the next step what was not sent, unless this one is skipped. */
+static void compressed_keep(compressed *q, tensor *control)
+{
+    for (int i = 0; i < q->kept_count; i++) {
+        const keeping *k = &q->kept[i];
+        op keep = {.kind = OP_store_feedback, .in = {k->kept, control}, .out = {k->feedback}};
+        append_compressed(q, k->p, "keep", &keep, 0, 0);
+    }
+}
+
+/* ---- offload ---------------------------------------------------------------------------------------------------- */
+
+/* Optimizer state in host memory (memory.offload): masters and states of matrices are in the device's pinned memory,
+ * and pass through windows in the arena, some rows of a matrix at a time. The next pieces are fetched while one is
+ * updated and the ones before are stowed; the first are fetched while the last backward pass still computes. */
+
+/* Of each piece while it is fetched, updated and stowed. While piece i is updated, the two behind it are fetched and
+ * the two before it are stowed, so that the bus is busy both ways. */
+enum { WINDOWS = 4, AHEAD = WINDOWS - 2, OPERANDS = STORAGE_STATES + 1 };
+
+/* Rows of a matrix, and each of its masters and states: where they are in host memory and in the arena. */
+typedef struct piece {
+    const storage *s;
+    int64_t first, rows;
+    tensor *host[OPERANDS], *arena[OPERANDS]; /* NULL where there is none */
+} piece;
+
+typedef struct offload {
+    compiled_program *out;
+    const compiled *c;
+    piece *pieces;
+    int count, fetched;
+    tensor *window[WINDOWS][OPERANDS]; /* apart, so that one is not waited for because of another */
+} offload;
+
+/* The master, if it is no weight, and the states. */
+static tensor *operand(const storage *s, int k)
+{
+    if (k == 0)
+        return s->master != s->own_weight ? s->master : NULL;
+    return k <= s->states ? s->state[k - 1] : NULL;
+}
+
+/* As many as one window takes, or all where matrices are updated as a whole. Pieces begin where tensors would. */
+static int64_t rows_at_a_time(const compiled *c, const storage *s)
+{
+    int64_t bytes = 0, step = 1;
+    if (optimizer_whole(&c->options, s->of))
+        return s->own_rows;
+    for (int k = 0; k < OPERANDS; k++)
+        if (operand(s, k))
+            bytes += s->of->columns * dtype_bytes((dtype)operand(s, k)->type);
+    while (step * s->of->columns * dtype_bytes(precision_compute(c->options.precision)) % COMPILE_ALIGNMENT)
+        step++;
+    int64_t rows = c->options.window / WINDOWS / bytes / step * step;
+    return rows > step ? rows : step;
+}
+
+static void divide_all(offload *o)
+{
+    o->count = 0;
+    for (int i = 0; i < o->c->model.parameter_count; i++) {
+        const parameter *p = o->c->model.parameters[i];
+        const storage *s = &o->c->storage[p->number];
+        if (!optimizer_offloads(&o->c->options, p))
+            continue;
+        const int64_t all = duty_of(o->c->around.group, s, DUTY_UPDATE).rows;
+        const int64_t most = all > 0 ? rows_at_a_time(o->c, s) : 0;
+        for (int64_t first = 0, rows; first < all; first += rows) {
+            rows = first + most < all ? most : all - first;
+            if (o->pieces)
+                o->pieces[o->count] = (piece){.s = s, .first = first, .rows = rows};
+            o->count++;
+        }
+    }
+}
+
+/* The windows, each for the largest piece. */
+static void open_windows(offload *o)
+{
+    for (int k = 0; k < OPERANDS; k++) {
+        int64_t most = 0;
+        for (int i = 0; i < o->count; i++) {
+            const tensor *t = operand(o->pieces[i].s, k);
+            int64_t bytes = t ? o->pieces[i].rows * t->pitch * dtype_bytes((dtype)t->type) : 0;
+            most = bytes > most ? bytes : most;
+        }
+        for (int w = 0; w < WINDOWS && most > 0; w++) {
+            o->window[w][k] = pool_alloc(&o->out->pool, sizeof(tensor));
+            tensor_describe(o->window[w][k], "window", CLASS_TEMPORARY, DTYPE_UINT8, 1, &most);
+        }
+    }
+}
+
+/* `t` as if all of it were in the window, whose first byte is the piece's first row's: none but the piece's rows are
+ * asked for. */
+static tensor *in_window(const offload *o, tensor *window, const tensor *t, const piece *q)
+{
+    tensor *v = pool_alloc(&o->out->pool, sizeof *v);
+    *v = *t;
+    v->class = CLASS_TEMPORARY;
+    v->base = window;
+    v->offset = -q->first * t->pitch * dtype_bytes((dtype)t->type);
+    v->address = -1;
+    return v;
+}
+
+static void load_from_host(offload *o)
+{
+    int i = o->fetched++;
+    piece *q = &o->pieces[i];
+    const char *label = pool_format(&o->out->pool, "%s/load_host", q->s->of->name);
+    for (int k = 0; k < OPERANDS; k++) {
+        tensor *t = operand(q->s, k);
+        if (!t)
+            continue;
+        q->arena[k] = in_window(o, o->window[i % WINDOWS][k], t, q);
+        q->host[k] = append_rows(o->out, t, q->first, q->rows);
+        q->host[k]->base = NULL; /* a tensor of its own, independent of the matrix's other pieces */
+        op copy = {.kind = OP_load_host, .in = {q->host[k]}};
+        copy.out[0] = append_rows(o->out, q->arena[k], q->first, q->rows);
+        append_op(o->out, PHASE_UPDATE, label, &copy, 0, NULL);
+    }
+}
+
+/* The pieces of a program's update, in the program's pool; none without memory.offload. */
+static offload *offload_make(compiled_program *out, const compiled *c)
+{
+    offload *o = pool_alloc(&out->pool, sizeof *o);
+    *o = (offload){.out = out, .c = c};
+    divide_all(o);
+    o->pieces = pool_alloc(&out->pool, (size_t)(o->count + 1) * sizeof *o->pieces);
+    divide_all(o);
+    open_windows(o);
+    return o;
+}
+
+/* Appends the fetches of the first pieces; once. */
+static void offload_ahead(offload *o)
+{
+    while (o->fetched < AHEAD && o->fetched < o->count)
+        load_from_host(o);
+}
+
+/* Appends the updates of all pieces: of each the fetch of a later piece, the optimizer's ops, and what takes the piece
+ * back. `gradient`: by number. peaks: qk_clip_gather()'s. */
+static void offload_update(offload *o, tensor *const *gradient, tensor *control, tensor *peaks)
+{
+    for (int i = 0; i < o->count; i++) {
+        piece *q = &o->pieces[i];
+        while (o->fetched < o->count && o->fetched <= i + AHEAD)
+            load_from_host(o);
+        storage *s = pool_alloc(&o->out->pool, sizeof *s);
+        *s = *q->s;
+        s->master = q->arena[0] ? q->arena[0] : s->master;
+        for (int k = 0; k < s->states; k++)
+            s->state[k] = q->arena[1 + k];
+        optimizer_append(&(optimizer_update){.out = o->out,
+                                             .c = o->c,
+                                             .s = s,
+                                             .first = q->first,
+                                             .rows = q->rows,
+                                             .gradient = gradient[s->of->number],
+                                             .control = control,
+                                             .peaks = peaks});
+        const char *label = pool_format(&o->out->pool, "%s/store_host", s->of->name);
+        for (int k = 0; k < OPERANDS; k++) {
+            if (!q->host[k])
+                continue;
+            op copy = {.kind = OP_store_host, .out = {q->host[k]}};
+            copy.in[0] = append_rows(o->out, q->arena[k], q->first, q->rows);
+            append_op(o->out, PHASE_UPDATE, label, &copy, 0, NULL);
+        }
+    }
+}
+
+/* ---- a program's update ----------------------------------------------------------------------------------------- */
 
 /* Parameters whose gradients are to be reduced together along one axis. */
 typedef struct bucket {
@@ -348,7 +691,8 @@ static void append_updates(update *u, tensor *control)
         const parameter *p = u->c->model.parameters[i];
         const storage *s = &u->c->storage[p->number];
         tensor *d = u->gradient[p->number];
-        if (!p->counted && duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
+        if (!p->counted && duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 &&
+            !optimizer_offloads(&u->c->options, p))
             optimizer_append(&(optimizer_update){.out = u->out,
                                                  .c = u->c,
                                                  .s = s,
@@ -381,10 +725,8 @@ void update_append(compiled_program *out, const compiled *c)
         u.choices = append(out, "experts/sum counts", &sum, u.choices);
     u.peaks = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);
-    if (u.compressed) {
+    if (u.compressed)
         compressed_keep(u.compressed, control);
-        compressed_free(u.compressed);
-    }
     append_updates(&u, control);
     free(u.gradient);
     free(u.buckets);

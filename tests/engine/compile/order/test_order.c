@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/order/order_halves.h"
 #include "engine/compile/order/order.h"
-#include "engine/compile/order/order_check.h"
 #include "engine/compile/time/timing.h"
 #include "engine/compile/step/recompute.h"
 #include "memory/log.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/order/order_parts.h"
+#include "engine/compile/order/order.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "tests/engine/compile/step/replay.h"

@@ -1,9 +1,8 @@
-#include "engine/compile/compile_find.h"
+#include "engine/compile/compile.h"
 
 #include <stdlib.h>
 
 #include "engine/compile/model/compile_model.h"
-#include "engine/compile/step/unroll.h"
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/time/plan_price.h"
 #include "engine/compile/time/timing.h"
@@ -11,7 +10,6 @@
 #include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
-#include "engine/compile/step/compile_schedule.h"
 
 /* Chunks round and round, and folded. */
 enum { MAPS = 2 };

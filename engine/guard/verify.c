@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/compile/model/storage.h"
-#include "engine/compile/step/repeat.h"
+#include "engine/compile/compile.h"
 #include "memory/bits.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -4,7 +4,7 @@
  * writes them, and checked right before the first that writes them again: in between nobody may change them. When that
  * is, the program says. *Repetition.* Each op of the forward and backward pass of one step in `verify_every`, in a
  * different micro-batch each time, is played twice, and its results are compared bit by bit; on a device that step is
- * enqueued op by op. Sums are made and compared where the arena is, in room of the plan (engine/compile/step/repeat.h);
+ * enqueued op by op. Sums are made and compared where the arena is, in room of the plan (engine/compile/compile.h);
  * the host looks at what was noted when it is asked for. Nothing is allocated after opening. State that is offloaded to
  * host memory is not summed.
  */

@@ -1,7 +1,7 @@
 /* What the ranks that share a parameter exchange: gathers of its weight, sums of its gradient, whole or compressed.
  *
- * Every such op is described here, for each micro-batch (recorder.c) as for a step (engine/compile/step/update.c, with
- * the messages of engine/compile/step/update.c); those record or append it. `groups` of this rank, by axis.
+ * Every such op is described here, for each micro-batch (recorder.c) as for a step (engine/compile/step/update.c);
+ * those record or append it. `groups` of this rank, by axis.
  * Nothing is owned.
  */
 #pragma once

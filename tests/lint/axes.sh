@@ -2,7 +2,7 @@
 # Only kernels/table/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch.
 # Only storage.c asks for the level of ZeRO: others ask what it means (engine/compile/model/storage.h). Only
 # kernels/record/replicas.c describes gathers of weights and sums of gradients: layers' are recorded by their family,
-# the stages' meetings by unroll.c.
+# the stages' meetings by compile_program.c.
 set -u
 cd "$(dirname "$0")/../.."
 names=$(sed -nE 's/^AXIS\(([A-Z]+),.*/\1/p' kernels/table/axes.def | paste -sd'|')

@@ -21,7 +21,7 @@ const compiled_program *compile_program_at(const compiled *c, int i);
 /* The training program of so many micro-batches, options.microbatches or one of options.ramp, on a rung. */
 const compiled_program *compile_program_of(const compiled *c, int microbatches, int rung);
 
-/* What the schedule is over the layout's stages; SCHEDULE_AUTO: it is found (compile_find.h). */
+/* What the schedule is over the layout's stages; SCHEDULE_AUTO: it is found (compile_find()). */
 schedule_kind compile_schedule_kind(const compile_options *o);
 /* Which stage holds which chunks of layers. */
 chunk_map compile_chunks(const compile_options *o);

@@ -52,7 +52,7 @@ typedef struct compile_options {
     layer_transfers transfers; /* chosen by transfer_choice.h */
     grid grid;
     config_layout layout; /* its list of layers and its words are the caller's */
-    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h);
+    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_program.h);
      * NULL: compile() makes it. */
     const schedule *found;
     const schedule *few; /* that of recompute_microbatches(), where the vocabulary is divided; NULL: made each time */
@@ -70,7 +70,7 @@ typedef struct compile_options {
     bool graph;                /* it plays each program as one CUDA graph */
     int threads;
     int64_t loss_tokens;  /* tokens per loss chunk; 0: automatic (tokens.h) */
-    bool verify;          /* room to look for silent corruption (repeat.h) */
+    bool verify;          /* room to look for silent corruption (compile.h) */
     bool train, evaluate; /* which programs */
     compile_higher higher;
     int decode_samples, decode_positions; /* 0: no decoding program */

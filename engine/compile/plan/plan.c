@@ -16,8 +16,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/parts.h"
-#include "engine/compile/step/compile_schedule.h"
-#include "engine/compile/compile_find.h"
 
 static bool has_window(const compiled *c, int layer)
 {

@@ -16,7 +16,6 @@
 #include "memory/log.h"
 #include "memory/units.h"
 #include "models/parts.h"
-#include "engine/compile/compile_find.h"
 
 /* The listed rank that has most of a field. */
 #define WITH_MOST(p, field)                                                                                            \

@@ -8,7 +8,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
-#include "engine/compile/compile_find.h"
 
 /* By how much estimates are off: a layout is left out where its estimate is so much worse than the best that was
  * played, and not tried where it would take so much more memory than there is. */

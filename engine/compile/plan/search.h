@@ -4,7 +4,7 @@
  * micro-batch, sequence parallelism, recompute or a budget. From the best estimate on they are compiled and played
  * exactly, several at a time in threads, until no other can be better by what estimates are off, or `most` have been.
  * What does not fit is tried again with a budget, and what would keep everything is at once: the order holds bytes that
- * estimates do not know of. At last schedules are found (compile_find.h) for a few of the best layouts with several
+ * estimates do not know of. At last schedules are found (compile_find()) for a few of the best layouts with several
  * stages; it takes too long for all. The same search gives the same answer, whatever the threads.
  */
 #pragma once

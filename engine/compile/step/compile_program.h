@@ -5,6 +5,7 @@
 
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/compiled.h"
+#include "parallel/schedule/simulate.h"
 
 /* What is kept for the backward pass, and in which order the micro-batches' ops are. drop[chunk][op of the forward
  * body]: recompute its outputs; for RECOMPUTE_CHOSEN. */
@@ -24,3 +25,66 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
 status compile_program_forward(compiled_program *out, const compiled *c);
 /* Of a model that trains with ZeRO 1 or 2, between steps: every rank's weights become whole. Else it is empty. */
 void compile_program_gathers(compiled_program *out, const compiled *c);
+
+/* The part of a program that micro-batches play: bodies recorded once a chunk, then unrolled in the order of a
+ * schedule. */
+
+/* What a body takes and makes. */
+typedef struct recorded_ends {
+    tensor *input, *output; /* NULL at the model's ends */
+    tensor *output_cotangent, *input_cotangent;
+} recorded_ends;
+
+/* A chunk recorded for one micro-batch, with its input and output; or where the vocabulary is divided the stage's part
+ * of the head, whose output is statistics and whose "cotangent" is those of all, or of the embedding. These have ends
+ * for each pass over the head (layers/layer.h), and so has the chunk with the last layers: its second input is the
+ * embedding of the next tokens. */
+typedef struct recorded {
+    recorder r;
+    recorded_ends of[LAYER_HEAD_PASSES];
+} recorded;
+
+typedef struct unroll_what {
+    int chunk; /* or chunk_count + SCHEDULE_HEAD, SCHEDULE_EMBEDDING */
+    bool training, split;
+    recompute recompute;
+    int rung;             /* of a ladder (layers/ladder.h) */
+    const uint8_t *drop;  /* of the chunk's forward ops, for RECOMPUTE_CHOSEN */
+    bool fuse;            /* ops (kernels/record/fuse.h): the last thing done to a body */
+    tensor *const *whole; /* weights gathered before the bodies, by number (update_begin), or NULL */
+} unroll_what;
+
+/* How many are recorded of a stage: its chunks, and its parts of a divided vocabulary. */
+int unroll_bodies(const compiled *c);
+/* Ops and tensors go to `p`. */
+void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what *what);
+void unroll_recorded_free(recorded *r);
+/* The micro-batches' part of a program: bodies unrolled in the schedule's order, sends and receives between. */
+status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s);
+
+/* The schedule of a step: the configured one, made, or with SCHEDULE_AUTO a copy of o->found (compile_find()), which
+ * must be there. */
+status compile_schedule(schedule *out, const compile_options *o, int microbatches);
+/* Likewise of a kind with a name, which the layout allows; with the vocabulary's work in it where that is divided. */
+status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches);
+/* What the actions of `s` cost, in forward passes of a layer, by FLOPs: the schedule must be the same whatever it runs
+ * on. By global chunk, with those of a divided vocabulary, whether `s` has them yet or not; the caller frees it. *hop:
+ * of a message. */
+simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s);
+/* `s`, of layers alone, becomes one with the vocabulary's work, with such costs. */
+void compile_schedule_share(schedule *s, const compile_options *o, const simulate_cost *costs, double hop);
+
+/* The part of a program before and after the micro-batches: gathers of weights, reductions of gradients, norm and
+ * update. */
+
+/* Gathers of what the ranks have updated (ZeRO 1 and 2), in the model's order, which is that of their first use. */
+void update_gather(compiled_program *out, const compiled *c);
+/* Before the micro-batches: those, or where sharded weights are gathered once a step, their gathers: then returns the
+ * whole weights, tensors of the program's own, by number; else NULL. */
+tensor *const *update_begin(compiled_program *out, const compiled *c);
+/* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the
+ * norm, the optimizer. */
+void update_append(compiled_program *out, const compiled *c);
+void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid, and the routers' */
+/* Before the first op of layers: the routers' losses, to which layers add, begin at 0. */
+void update_start_losses(compiled_program *out, const compiled *c);

@@ -13,13 +13,10 @@
 
 #include "engine/compile/model/collective.h"
 #include "engine/compile/model/tokens.h"
-#include "engine/compile/step/unroll.h"
-#include "engine/compile/step/update.h"
 #include "engine/compile/step/compile_program.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"
-#include "engine/compile/step/compile_schedule.h"
 
 /* By how much placements of almost the same program may differ. */
 static const double MARGIN = 1.02;
@@ -126,13 +123,16 @@ static int64_t kept_bytes(const recorded *body)
 
 static void record_chunk(recorded *out, pool *p, const search *d, int chunk, recompute how)
 {
-    unroll_record(out, p, d->c,
-                  &(unroll_what){.chunk = chunk,
-                                 .training = true,
-                                 .split = compile_schedule_splits(&d->c->options),
-                                 .recompute = how,
-                                 .drop = d->drop[chunk],
-                                 .whole = d->whole});
+    const compile_options *o = &d->c->options;
+    const schedule_kind kind = compile_schedule_kind(o);
+    unroll_record(
+        out, p, d->c,
+        &(unroll_what){.chunk = chunk,
+                       .training = true,
+                       .split = kind == SCHEDULE_AUTO ? schedule_splits(o->found) : schedule_kind_splits(kind),
+                       .recompute = how,
+                       .drop = d->drop[chunk],
+                       .whole = d->whole});
 }
 
 static measured measure(const search *d)

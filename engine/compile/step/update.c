@@ -7,7 +7,7 @@
  * A gradient's reductions come right after the last op that adds to it, so that they travel while the rest of the
  * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on
  * the same bytes, and what reads a gradient afterwards reads that value. */
-#include "engine/compile/step/update.h"
+#include "engine/compile/step/compile_program.h"
 
 #include <stdlib.h>
 

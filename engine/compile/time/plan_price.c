@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/model/collective.h"
-#include "engine/compile/step/unroll.h"
+#include "engine/compile/step/compile_program.h"
 #include "memory/log.h"
 
 static bool is_message(const op *o)

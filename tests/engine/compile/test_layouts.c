@@ -9,7 +9,6 @@
 #include "tests/cover.h"
 #include "tests/engine/compile/step/replay.h"
 #include "tests/test.h"
-#include "engine/compile/compile_find.h"
 
 enum { LAYERS = 8, HIDDEN = 96, HEADS = 12, SEQUENCE = 64, VOCABULARY = 515, LAYOUTS = 192 };
 

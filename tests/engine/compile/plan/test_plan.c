@@ -11,7 +11,6 @@
 #include "models/parts.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
-#include "engine/compile/compile_find.h"
 
 enum { LAYERS = 8, HIDDEN = 128, FFN = 256, VOCABULARY = 512, TOKENS = 128, BF16 = 2, FP32 = 4 };
 

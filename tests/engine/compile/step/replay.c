@@ -7,11 +7,8 @@
 #include "engine/compile/model/collective.h"
 #include "engine/compile/order/order.h"
 #include "engine/compile/step/place.h"
-#include "engine/compile/step/unroll.h"
-#include "engine/compile/step/update.h"
 #include "engine/compile/step/compile_program.h"
 #include "memory/log.h"
-#include "engine/compile/step/compile_schedule.h"
 
 enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT };
 

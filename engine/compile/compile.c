@@ -2,6 +2,7 @@
 
 #include <float.h>
 
+#include "engine/compile/compile_find.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/step/place.h"

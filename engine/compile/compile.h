@@ -28,9 +28,10 @@ status compile(compiled *out, const compile_options *options);
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
                             int threads);
 
-/* Ops of a training step may be played a second time to see whether their bits repeat (engine/guard/verify.h). An op that reads bytes that it writes (it adds to a sum, works in place, or has a state) can only be repeated when
- * these are put back as they were. There is room for the largest such op behind everything else in the arena, where the
- * run verifies. */
+/* Ops of a training step may be played a second time to see whether their bits repeat (engine/guard/verify.h). An op
+ * that reads bytes that it writes (it adds to a sum, works in place, or has a state) can only be repeated when these
+ * are put back as they were. There is room for the largest such op behind everything else in the arena, where the run
+ * verifies. */
 
 /* The most sums that are kept of a parameter: weight, own rows, master, states, feedback and that of the sum. */
 enum { REPEAT_RESTS = STORAGE_STATES + 5 };
@@ -41,17 +42,3 @@ bool repeat_may(const op *o);
 bool repeat_changes(const op *o);
 /* The contiguous runs of bytes that `t` consists of: between the rows of a view lies what others write. */
 device_rows repeat_rows(const tensor *t);
-
-/* Finds a schedule for a layout (parallel/schedule/schedule_search.h), for what its own actions cost and keep, read off
- * a program of every stage, and plays the best of what is found and every named schedule that fits: the shortest step
- * is taken.
- *
- * Prices are those of o->layout.schedule_for (parallel.schedule_for), whatever the step runs on or is planned for:
- * every rank, every start and `plan` then find the same. The memory is what memory.budget leaves, and without a budget
- * what the layout takes with 1F1B. If not even 1F1B fits into the budget, activations are made again, and what is found
- * holds no more than 1F1B then does.
- *
- * For o->found with SCHEDULE_AUTO; freed after all that is compiled with it. STATUS_USAGE: there is no such profile. */
-status compile_find(schedule *out, const compile_options *o);
-/* The profile that it finds with, as profile_open() takes it. */
-const char *compile_find_prices(const compile_options *o);

@@ -1,4 +1,4 @@
-#include "engine/compile/compile.h"
+#include "engine/compile/compile_find.h"
 
 #include <stdlib.h>
 

@@ -1,13 +1,363 @@
-#include "engine/data/tokenizer_export.h"
+#include "engine/data/tokenizer_files.h"
 
+#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/mapping.h"
-#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/text/unicode.h"
+#include "engine/tokenizer/sentencepiece_model.h"
+#include "engine/tokenizer/vocabulary.h"
 #include "memory/log.h"
 #include "memory/scope.h"
+
+#define CANNOT(...) status_fail(STATUS_FAILED, "the SentencePiece model has no exact tokenizer.json: " __VA_ARGS__)
+
+/* --- common parts ------------------------------------------------------------------------------------------------- */
+
+/* What that file calls a special token: a JSON string, the caller's; null for the id -1. */
+static json_t *tokenizer_json_name(const tokenizer *t, int32_t id)
+{
+    int64_t length;
+    if (id < 0)
+        return json_null();
+    if (tokenizer_model(t))
+        return json_string(sentencepiece_model_name(tokenizer_model(t), id));
+    const char *name = tokenizer_token(t, &length, id);
+    return json_stringn(name, (size_t)length);
+}
+
+static json_t *added_token(const tokenizer *t, int32_t id)
+{
+    return json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", tokenizer_json_name(t, id),
+                     "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+}
+
+static json_t *replace(const char *kind, const char *pattern, const char *content)
+{
+    return json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", kind, pattern, "content", content);
+}
+
+/* `name` in front of every text; NULL: nothing is. */
+static json_t *frame(const char *name, int32_t id)
+{
+    if (!name)
+        return json_null();
+    json_t *first = json_pack("{s:{s:s, s:i}}", "SpecialToken", "id", name, "type_id", 0);
+    json_t *text = json_pack("{s:{s:s, s:i}}", "Sequence", "id", "A", "type_id", 0);
+    json_t *second = json_pack("{s:{s:s, s:i}}", "Sequence", "id", "B", "type_id", 1);
+    json_t *again = json_pack("{s:{s:s, s:i}}", "SpecialToken", "id", name, "type_id", 1);
+    return json_pack("{s:s, s:[O, O], s:[o, o, o, o], s:{s:{s:s, s:[i], s:[s]}}}", "type", "TemplateProcessing",
+                     "single", first, text, "pair", first, text, again, second, "special_tokens", name, "id", name,
+                     "ids", id, "tokens", name);
+}
+
+/* Takes the references of what it is given. */
+static void append_file(buffer *out, json_t *added, json_t *normalizer, json_t *pre_tokenizer, json_t *post_processor,
+                        json_t *decoder, json_t *model)
+{
+    json_auto_t *root = json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation",
+                                  "padding", "added_tokens", added, "normalizer", normalizer, "pre_tokenizer",
+                                  pre_tokenizer, "post_processor", post_processor, "decoder", decoder, "model", model);
+    AUTO_FREE char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    MUST(text, "out of host memory");
+    buffer_append(out, text, (int64_t)strlen(text));
+    buffer_append(out, "\n", 1);
+}
+
+/* --- bytes -------------------------------------------------------------------------------------------------------- */
+
+static status append_bytes(buffer *out, const tokenizer *t)
+{
+    int16_t byte_of[BYTE_ALPHABET_CODES];
+    byte_alphabet_fill(byte_of);
+    json_t *vocab = json_object();
+    for (uint32_t code = 0; code < BYTE_ALPHABET_CODES; code++) {
+        char name[5] = {0};
+        (void)unicode_encode(name, code);
+        if (byte_of[code] >= 0)
+            json_object_set_new(vocab, name, json_integer(byte_of[code]));
+    }
+    int32_t end = tokenizer_end_of_document(t);
+    json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}", "type", "BPE", "dropout",
+                              "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
+                              "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges");
+    json_t *level = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1,
+                              "use_regex", 0);
+    json_t *added = json_pack("[o]", added_token(t, end));
+    append_file(out, added, json_null(), json_incref(level), json_null(), level, model);
+    return STATUS_OK;
+}
+
+/* --- SentencePiece ------------------------------------------------------------------------------------------------ */
+
+static status check(const sentencepiece_model *m)
+{
+    if (m->type != SENTENCEPIECE_MODEL_UNIGRAM && m->type != SENTENCEPIECE_MODEL_BPE)
+        return CANNOT("it is neither of type unigram nor bpe");
+    if (m->space_suffix)
+        return CANNOT("spaces end its pieces (treat_whitespace_as_suffix)");
+    for (int32_t id = 0; id < vocabulary_size(m->pieces); id++)
+        if (m->types[id] == SENTENCEPIECE_MODEL_USER)
+            return CANNOT("piece %d, %s, is user-defined", id, sentencepiece_model_name(m, id));
+        else if (m->types[id] == SENTENCEPIECE_MODEL_UNUSED && m->type == SENTENCEPIECE_MODEL_BPE)
+            return CANNOT("piece %d, %s, is unused", id, sentencepiece_model_name(m, id));
+    return STATUS_OK;
+}
+
+static json_t *base64(const buffer *bytes)
+{
+    AUTO_FREE char *text = must_alloc((size_t)bytes->length / 3 * 4 + 5);
+    EVP_EncodeBlock((unsigned char *)text, (const unsigned char *)bytes->bytes, (int)bytes->length);
+    return json_string(text);
+}
+
+/* The model's own treatment of a text: its character map, spaces that are too many, the one in front, the mark. */
+static json_t *normalizer_of(const sentencepiece_model *m)
+{
+    json_t *steps = json_array();
+    if (m->map.length)
+        json_array_append_new(steps,
+                              json_pack("{s:s, s:o}", "type", "Precompiled", "precompiled_charsmap", base64(&m->map)));
+    if (m->remove_extra) {
+        json_array_append_new(steps, replace("Regex", "\\A +", ""));
+        json_array_append_new(steps, replace("Regex", " {2,}", " "));
+    }
+    if (m->dummy_prefix)
+        json_array_append_new(steps, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", MARK));
+    json_array_append_new(steps, replace("String", " ", MARK));
+    if (m->remove_extra) /* at the end, marks that the text itself has go with the spaces */
+        json_array_append_new(steps, replace("Regex", "(?:" MARK ")+\\z", ""));
+    return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
+}
+
+static json_t *decoder_of(const sentencepiece_model *m)
+{
+    json_t *steps = json_array();
+    json_array_append_new(steps, replace("String", MARK, " "));
+    json_array_append_new(steps, json_pack("{s:s}", "type", "ByteFallback"));
+    json_array_append_new(steps, json_pack("{s:s}", "type", "Fuse"));
+    if (m->dummy_prefix || m->remove_extra)
+        json_array_append_new(
+            steps, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+    return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
+}
+
+static json_t *control_pieces(const tokenizer *t, const sentencepiece_model *m)
+{
+    json_t *list = json_array();
+    for (int32_t id = 0; id < vocabulary_size(m->pieces); id++)
+        if (m->types[id] == SENTENCEPIECE_MODEL_CONTROL || m->types[id] == SENTENCEPIECE_MODEL_UNKNOWN)
+            json_array_append_new(list, added_token(t, id));
+    return list;
+}
+
+/* Whether every character of the name is a normal piece. */
+static bool is_spelled(const sentencepiece_model *m, const json_t *ids, const char *name, const char **missing)
+{
+    for (const char *at = name; *at;) {
+        uint32_t code;
+        char character[5] = {0};
+        int length = unicode_decode((const uint8_t *)at, &code);
+        memcpy(character, at, (size_t)length);
+        const json_t *id = json_object_get(ids, character);
+        *missing = at;
+        if (!id || m->types[json_integer_value(id)] != SENTENCEPIECE_MODEL_NORMAL)
+            return false;
+        at += length;
+    }
+    return true;
+}
+
+/* Without a piece for each of its characters no merge makes a piece, and an unknown character's score counts. */
+static status check_characters(const sentencepiece_model *m, const json_t *ids)
+{
+    for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
+        const char *name = sentencepiece_model_name(m, id), *missing;
+        if (m->types[id] == SENTENCEPIECE_MODEL_NORMAL && !is_spelled(m, ids, name, &missing))
+            return CANNOT("a character of piece %d, %s, is no piece", id, name);
+    }
+    return STATUS_OK;
+}
+
+static json_t *ids_of(const sentencepiece_model *m)
+{
+    json_t *ids = json_object();
+    for (int32_t id = 0; id < vocabulary_size(m->pieces); id++)
+        json_object_set_new(ids, sentencepiece_model_name(m, id), json_integer(id));
+    return ids;
+}
+
+static void append_quoted(buffer *out, const char *text, int64_t length)
+{
+    for (int64_t i = 0; i < length; i++) {
+        if (strchr("\\^$.[]|()?*+{}/-#&~", text[i]))
+            buffer_append(out, "\\", 1);
+        buffer_append(out, text + i, 1);
+    }
+}
+
+/* `tokenizers` looks for all pieces in a text, the library for normal ones only. So that names of control and byte
+ * pieces are spelled, they have a score below that of any path through their characters. Where one of these is no piece
+ * and has the still lower score of what is unknown, the text is cut at that character, which no piece reaches
+ * across. */
+static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
+{
+    buffer regex = {0};
+    for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
+        const char *name = sentencepiece_model_name(m, id), *missing;
+        if (m->types[id] == SENTENCEPIECE_MODEL_NORMAL || is_spelled(m, ids, name, &missing))
+            continue;
+        uint32_t code;
+        int length = unicode_decode((const uint8_t *)missing, &code);
+        if (regex.length)
+            buffer_append(&regex, "|", 1);
+        if (missing > name) {
+            buffer_append(&regex, "(?<=", 4);
+            append_quoted(&regex, name, missing - name);
+            buffer_append(&regex, ")", 1);
+        }
+        append_quoted(&regex, missing, length);
+        buffer_append(&regex, "(?=", 3);
+        append_quoted(&regex, missing + length, (int64_t)strlen(missing + length));
+        buffer_append(&regex, ")", 1);
+    }
+    if (!regex.length)
+        return json_null();
+    json_t *split = json_pack("{s:s, s:{s:o}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                              json_stringn(regex.bytes, (size_t)regex.length), "behavior", "Isolated", "invert", 0);
+    buffer_free(&regex);
+    return split;
+}
+
+/* Every piece with its score. `tokenizers` takes the score of an unknown character from the lowest of all; that moves
+ * all paths alike, for the characters of normal pieces are pieces themselves. */
+static status unigram_of(json_t **model, json_t **pre_tokenizer, const sentencepiece_model *m, int32_t unknown)
+{
+    json_t *vocab = json_array(), *ids = ids_of(m);
+    double lowest = 0.0;
+    for (int32_t id = 0; id < vocabulary_size(m->pieces); id++)
+        if (m->types[id] == SENTENCEPIECE_MODEL_NORMAL && (double)m->scores[id] < lowest)
+            lowest = (double)m->scores[id];
+    for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
+        const char *name = sentencepiece_model_name(m, id);
+        bool normal = m->types[id] == SENTENCEPIECE_MODEL_NORMAL;
+        double score = normal ? (double)m->scores[id] : (lowest - 10.0) * (double)(strlen(name) + 1);
+        json_array_append_new(vocab, json_pack("[s, f]", name, score));
+    }
+    status s = check_characters(m, ids);
+    *pre_tokenizer = cuts_of(m, ids);
+    json_decref(ids);
+    *model = json_pack("{s:s, s:i, s:o, s:b}", "type", "Unigram", "unk_id", unknown, "vocab", vocab, "byte_fallback",
+                       m->byte_fallback);
+    return s;
+}
+
+typedef struct merge {
+    float score;
+    int32_t piece;
+    int left; /* bytes of its name on the left side */
+} merge;
+
+/* The highest score first; of one piece's merges the one whose left side is longest. */
+static int by_rank(const void *a, const void *b)
+{
+    const merge *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    if (x->piece != y->piece)
+        return x->piece < y->piece ? -1 : 1;
+    return (x->left < y->left) - (x->left > y->left);
+}
+
+/* SentencePiece merges two neighbours when they make a piece: each cut of a piece into two pieces is a merge. */
+static merge *list_merges(const sentencepiece_model *m, int64_t *count, const json_t *vocab)
+{
+    merge *list = NULL;
+    int64_t room = 0;
+    buffer left = {0};
+    *count = 0;
+    for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
+        const char *name = sentencepiece_model_name(m, id);
+        int length = (int)strlen(name);
+        if (m->types[id] != SENTENCEPIECE_MODEL_NORMAL)
+            continue;
+        for (int at = 1; at < length; at++) {
+            if (((uint8_t)name[at] & 0xC0) == 0x80)
+                continue;
+            left.length = 0;
+            buffer_append(&left, name, at);
+            buffer_append(&left, "", 1);
+            const json_t *first = json_object_get(vocab, left.bytes), *second = json_object_get(vocab, name + at);
+            if (!first || !second || m->types[json_integer_value(first)] != SENTENCEPIECE_MODEL_NORMAL ||
+                m->types[json_integer_value(second)] != SENTENCEPIECE_MODEL_NORMAL)
+                continue;
+            if (*count == room) {
+                room = 2 * room + 4096;
+                list = must_realloc(list, (unsigned long)room * sizeof *list);
+            }
+            list[(*count)++] = (merge){m->scores[id], id, at};
+        }
+    }
+    buffer_free(&left);
+    if (*count)
+        qsort(list, (size_t)*count, sizeof *list, by_rank);
+    return list;
+}
+
+static status bpe_of(json_t **model, const sentencepiece_model *m, int32_t unknown)
+{
+    json_t *vocab = ids_of(m), *merges = json_array();
+    status s = check_characters(m, vocab);
+    int64_t count = 0;
+    AUTO_FREE merge *list = s == STATUS_OK ? list_merges(m, &count, vocab) : NULL;
+    for (int64_t i = 0; i < count; i++) {
+        const char *name = sentencepiece_model_name(m, list[i].piece);
+        AUTO_FREE char *text = must_format("%.*s %s", list[i].left, name, name + list[i].left);
+        json_array_append_new(merges, json_string(text));
+    }
+    *model =
+        json_pack("{s:s, s:n, s:s, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token",
+                  sentencepiece_model_name(m, unknown), "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                  1, "byte_fallback", m->byte_fallback, "ignore_merges", 0, "vocab", vocab, "merges", merges);
+    return s;
+}
+
+static status append_model(buffer *out, const tokenizer *t, const sentencepiece_model *m)
+{
+    TRY(check(m));
+    int32_t bos = tokenizer_bos(t), unknown = tokenizer_unknown(t);
+    json_t *model = NULL, *pre_tokenizer = json_null();
+    status s = m->type == SENTENCEPIECE_MODEL_UNIGRAM ? unigram_of(&model, &pre_tokenizer, m, unknown)
+                                                      : bpe_of(&model, m, unknown);
+    if (s != STATUS_OK) {
+        json_decref(model);
+        json_decref(pre_tokenizer);
+        return s;
+    }
+    const char *first = bos >= 0 ? sentencepiece_model_name(m, bos) : NULL;
+    append_file(out, control_pieces(t, m), normalizer_of(m), pre_tokenizer, frame(first, bos), decoder_of(m), model);
+    return STATUS_OK;
+}
+
+status tokenizer_json_write(buffer *out, const tokenizer *t)
+{
+    const tokenizer_source source = tokenizer_made_from(t);
+    if (tokenizer_model(t))
+        return append_model(out, t, tokenizer_model(t));
+    if (strcmp(tokenizer_suffix(t), "json") != 0)
+        return append_bytes(out, t);
+    buffer_append(out, source.file, source.length);
+    return STATUS_OK;
+}
+
+bool tokenizer_json_splits_names(const tokenizer *t)
+{
+    return strcmp(tokenizer_suffix(t), "json") != 0;
+}
+
+/* --- a folder ----------------------------------------------------------------------------------------------------- */
 
 #define CONFIG "tokenizer_config.json"
 

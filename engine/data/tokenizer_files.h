@@ -1,9 +1,13 @@
 /* Tokenizers as files: found, opened and saved, in folders and beside data sets. */
 #pragma once
 
+#include <jansson.h>
 #include <stdbool.h>
 
+#include "engine/text/buffer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "memory/status.h"
+#include "models/shape.h"
 
 /* spec: "bytes"; a SentencePiece model, a tokenizer.json or a saved tokenizer, told apart by content; a folder that
  * holds one (tokenizer.model, tokenizer.bytes or tokenizer.json, the first of them that is there; but a tokenizer.json
@@ -20,3 +24,22 @@ bool tokenizer_files_is_beside(const char *prefix); /* whether there is one besi
 status tokenizer_files_save(const tokenizer *t, const char *folder);
 /* The same as PREFIX.tokenizer.json and so on. */
 status tokenizer_files_save_beside(const tokenizer *t, const char *prefix);
+
+/* Completes a Hugging Face folder, in which the tokenizer's own files are already, with what AutoTokenizer wants so
+ * that it gives our ids: tokenizer.json, tokenizer_config.json, special_tokens_map.json, generation_config.json. What
+ * is there stays; what is missing is written. `tokens`: bos_token_id and so on, for generation_config.json. A tokenizer
+ * that has no exact counterpart is left as it is, with a warning. */
+status tokenizer_export(const tokenizer *t, const char *folder, const model_shape *shape, const json_t *tokens);
+
+/* A tokenizer as Hugging Face's tokenizer.json: what the `tokenizers` library makes of it has our ids.
+ *
+ * A byte-level BPE is its own file. The byte tokenizer becomes a byte-level BPE without merges. A SentencePiece model
+ * becomes a Unigram or BPE model after a normalizer that marks spaces as the model does; what has no exact counterpart
+ * there is refused by name. In unigram models with scores of many bits (sentencepiece_model_round) paths of nearly
+ * equal scores may be decided differently, for `tokenizers` adds in double precision; of a character map it looks up
+ * whole graphemes first, so that rare sequences (a letter with marks of another script) can become something else.
+ * Appends the file's text. */
+status tokenizer_json_write(buffer *out, const tokenizer *t);
+/* Whether names of special tokens within a text are text to this tokenizer, too, where `tokenizers` would by itself
+ * make them ids. */
+bool tokenizer_json_splits_names(const tokenizer *t);

@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/model/tokens.h"
 #include "engine/compile/model/collective.h"
 #include "engine/compile/model/groups.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/run/warming.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/numa.h"
+#include "memory/scope.h"
 
 enum { COPIES = 8 };
 
@@ -75,7 +76,7 @@ struct executor {
 static status open_groups(executor *e, bool varies)
 {
     groups_find(&e->groups, e->compiled);
-    e->group = must_calloc((unsigned long)e->groups.count + 1, sizeof(comm_group *));
+    e->group = pool_alloc(&e->pool, (size_t)(e->groups.count + 1) * sizeof *e->group);
     for (int i = 0; i < e->groups.count; i++) {
         const groups_row *r = &e->groups.row[i];
         comm_group_options o = {.backend = e->interface->communication, .use = r->use};
@@ -86,25 +87,12 @@ static status open_groups(executor *e, bool varies)
     return STATUS_OK;
 }
 
-static comm_group *group_of(const executor *e, const op *o)
-{
-    int row = groups_of(&e->groups, o, comm_rank(e->world));
-    MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
-    return e->group[row];
-}
-
-static int member_of(const comm_group *g, int rank)
-{
-    for (int i = 0; i < comm_group_ranks(g); i++)
-        if (comm_group_member(g, i) == rank)
-            return i;
-    MUST(0, "rank %d is no member of the group", rank);
-}
-
 /* A message's group is the axis; what it is compiled with are its peer and its tensor. */
 static void make_call(comm_call *call, executor *e, const op *o)
 {
-    comm_group *g = group_of(e, o);
+    int row = groups_of(&e->groups, o, comm_rank(e->world));
+    MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
+    comm_group *g = e->group[row];
     char *arena = executor_context(e)->arena;
     MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
     op sized = *o;
@@ -120,8 +108,9 @@ static void make_call(comm_call *call, executor *e, const op *o)
     call->send = o->in[0] ? (char *)tensor_at(o->in[0], arena) + collective_offset(o) : NULL;
     call->receive = o->out[0] ? (char *)tensor_at(o->out[0], arena) + collective_offset(o) : NULL;
     call->scratch = tensor_at(o->scratch, arena);
-    if (op_has(o, OP_MESSAGE))
-        *(op_has(o, OP_LEAVES) ? &call->peer : &call->source) = member_of(g, o->at.peer);
+    int *peer = op_has(o, OP_LEAVES) ? &call->peer : &call->source;
+    for (*peer = 0; op_has(o, OP_MESSAGE) && comm_group_member(g, *peer) != o->at.peer; ++*peer)
+        MUST(*peer + 1 < comm_group_ranks(g), "rank %d is no member of the group", o->at.peer);
 }
 
 /* One call of several ops: their calls become its pieces. */
@@ -170,22 +159,12 @@ static status prepare(executor *e, played *p)
     return STATUS_OK;
 }
 
-/* Where the executor is, for messages and the watchdog: readable from any thread at any time. */
-typedef struct executor_position {
-    int64_t step;
-    const op *o; /* NULL between programs */
-} executor_position;
-
-static executor_position position_now(const executor *e)
-{
-    return (executor_position){.step = atomic_load_explicit(&e->step, memory_order_relaxed),
-                               .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
-}
-
+/* Where the executor is, for messages: callable from any thread at any time. */
 static void describe_where(char *out, int bytes, void *context)
 {
-    executor_position p = position_now(context);
-    program_place(out, bytes, p.step, p.o);
+    const executor *e = context;
+    program_place(out, bytes, atomic_load_explicit(&e->step, memory_order_relaxed),
+                  atomic_load_explicit(&e->current, memory_order_relaxed));
 }
 
 /* ---- the mirror ------------------------------------------------------------------------------------------------ */
@@ -235,9 +214,12 @@ static void name_between_marks(executor *e, played *p)
     }
 }
 
-static watchdog_position position_of(const executor *e, const op *o, const char *where)
+/* What the host of a device enqueues is no progress, but belongs into the flight record. */
+static void tell_watchdog(executor *e, const op *o, const char *where, bool enqueued)
 {
-    watchdog_position p = {.step = position_now(e).step,
+    if (!e->watchdog)
+        return;
+    watchdog_position p = {.step = atomic_load_explicit(&e->step, memory_order_relaxed),
                            .micro_batch = o->microbatch,
                            .action = phase_name((phase)o->phase),
                            .op = where,
@@ -248,15 +230,6 @@ static watchdog_position position_of(const executor *e, const op *o, const char 
         p.bytes = call->count * dtype_bytes(call->type);
         p.peer = op_has(o, OP_MESSAGE) ? o->at.peer : -1;
     }
-    return p;
-}
-
-/* What the host of a device enqueues is no progress, but belongs into the flight record. */
-static void tell_watchdog(executor *e, const op *o, const char *where, bool enqueued)
-{
-    if (!e->watchdog)
-        return;
-    watchdog_position p = position_of(e, o, where);
     (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
 }
 
@@ -301,7 +274,7 @@ static status check_apart(executor *e)
     int ranks = comm_ranks(e->world), me = comm_rank(e->world);
     const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
     executor_facts(&mine, e);
-    char(*all)[sizeof mine.identity] = must_alloc((unsigned long)ranks * sizeof *all);
+    AUTO_FREE char(*all)[sizeof mine.identity] = must_alloc((unsigned long)ranks * sizeof *all);
     comm_all_gather_bytes(comm_world(e->world), all, mine.identity, sizeof mine.identity);
     status s = STATUS_OK;
     for (int i = 0; i < ranks && s == STATUS_OK; i++)
@@ -310,7 +283,6 @@ static status check_apart(executor *e)
                             "ranks %d and %d share one GPU (%s): start no more ranks than GPUs, or set %s=1 to try "
                             "things out",
                             i < me ? i : me, i < me ? me : i, mine.name, DEVICE_SHARE_ENVIRONMENT);
-    free(all);
     return comm_all_status(comm_world(e->world), s);
 }
 
@@ -322,7 +294,7 @@ static status open_device(executor *e, const executor_options *o)
         requests = p->requests > requests ? p->requests : requests;
     }
     find_ranges(e);
-    e->requests = must_calloc((unsigned long)requests, sizeof *e->requests);
+    e->requests = pool_alloc(&e->pool, (size_t)requests * sizeof *e->requests);
     const device_options options = {.requests = requests,
                                     .marks = e->compiled->marks,
                                     .rank = comm_rank(e->world),
@@ -407,11 +379,9 @@ void executor_close(executor *e)
         e->interface->forget(e->device);
     for (int i = 0; e->group && i < e->groups.count; i++)
         comm_group_close(e->group[i]);
-    free(e->group);
     groups_free(&e->groups);
     e->interface->close(e->device);
     pool_free(&e->pool);
-    free(e->requests);
     free(e);
 }
 
@@ -464,16 +434,6 @@ static int64_t host_of(const executor *e, int64_t address, bool second)
     return address + (second && address < e->compiled->batch_bytes ? e->compiled->mirror_bytes : 0);
 }
 
-/* The state is about to change: the device first waits for its copies of it, within a graph, too, where only the ops
- * from here on wait. */
-static void before_change(executor *e)
-{
-    if (e->interface->aside.first)
-        e->interface->aside.first(e->device);
-    if (e->hook && !e->capturing)
-        e->hook(e->hook_context);
-}
-
 static void play_observed(executor *e, const compiled_program *p, int i)
 {
     for (int k = 0; k < EXECUTOR_OBSERVERS; k++)
@@ -495,8 +455,12 @@ static void play_ops(executor *e, const compiled_program *p)
     double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
-        if (i == p->first_change)
-            before_change(e);
+        /* the state is about to change: the device first waits for its copies of it, within a graph, too, where only
+         * the ops from here on wait */
+        if (i == p->first_change && e->interface->aside.first)
+            e->interface->aside.first(e->device);
+        if (i == p->first_change && e->hook && !e->capturing)
+            e->hook(e->hook_context);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         tell_watchdog(e, o, o->label, e->apart);
         play_observed(e, p, i);

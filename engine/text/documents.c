@@ -1,6 +1,7 @@
 #include "engine/text/documents.h"
 
 #include <dlfcn.h>
+#include <fnmatch.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -82,15 +83,6 @@ static status find_reader(const columns_reader **out)
     return s;
 }
 
-/* Whether the reader is there; fails if it is, but cannot be loaded. */
-static status columns_available(bool *there)
-{
-    const columns_reader *reader = NULL;
-    TRY(find_reader(&reader));
-    *there = reader != NULL;
-    return STATUS_OK;
-}
-
 static status read_source(columns *c, char *out, int64_t offset, int64_t bytes)
 {
     if (c->place != offset)
@@ -143,7 +135,7 @@ static status columns_open(columns **out, source *from, const char *field)
     c->place = -1;
     c->bytes = (columns_file){.context = c, .size = source_bytes(from), .read = read_bytes};
     status s = find_reader(&c->reader);
-    MUST(s != STATUS_OK || c->reader, "columns_available() says that there is a reader");
+    MUST(s != STATUS_OK || c->reader, "find_reader() has found one before");
     if (s == STATUS_OK && c->reader->open(&c->rows_of, &c->rows, &c->bytes, field, message))
         s = fail_as(c, message);
     if (s == STATUS_OK)
@@ -204,29 +196,6 @@ struct documents {
     pthread_mutex_t counting;
     atomic_bool stop;
 };
-
-static bool ends_in(const char *name, size_t length, const char *ending)
-{
-    size_t tail = strlen(ending);
-    return length >= tail && memcmp(name + length - tail, ending, tail) == 0;
-}
-
-/* x.jsonl, x.jsonl.gz, ... */
-static bool is_named_json(const char *name)
-{
-    static const char *const packed[] = {".gz", ".zst", ".zstd", ".xz", ".bz2"};
-    static const char *const json[] = {".jsonl", ".ndjson", ".json"};
-    size_t length = strlen(name);
-    for (unsigned i = 0; i < sizeof packed / sizeof *packed; i++)
-        if (ends_in(name, length, packed[i])) {
-            length -= strlen(packed[i]);
-            break;
-        }
-    for (unsigned i = 0; i < sizeof json / sizeof *json; i++)
-        if (ends_in(name, length, json[i]))
-            return true;
-    return false;
-}
 
 static status lay_inputs(documents *d)
 {
@@ -352,7 +321,7 @@ static status sniff(documents *d, const char *path)
                            "%s: this is a JSON array: each line must be one JSON object: jq -c '.[]' %s > x.jsonl "
                            "(--format text takes it as it is)",
                            name, name);
-    d->json = is_named_json(path);
+    d->json = fnmatch("*.@(jsonl|ndjson|json)?(.gz|.zst|.zstd|.xz|.bz2)", path, FNM_EXTMATCH) == 0;
     if (!d->json) {
         TRY(begins_with_object(d, &d->json));
         d->sniffed = d->json;
@@ -450,10 +419,10 @@ static status recognise(documents *d, const char *path)
     const char *bytes = d->ahead.bytes + d->at;
     int64_t length = d->ahead.length - d->at;
     if (columns_recognise(bytes, length)) {
-        bool there = false;
-        TRY(columns_available(&there));
+        const columns_reader *reader = NULL;
+        TRY(find_reader(&reader));
         d->json = false;
-        return there ? open_columns(d, path) : sniff_check(source_name(d->source), bytes, length, false);
+        return reader ? open_columns(d, path) : sniff_check(source_name(d->source), bytes, length, false);
     }
     return format == DOCUMENTS_SNIFF ? sniff(d, path) : STATUS_OK;
 }
@@ -619,7 +588,6 @@ static void mend_line(char *text, int64_t length)
 /* A line as JSON: as it is, or, if that fails, mended. The error is that of the line as it is. */
 static json_t *parse_line(const char *bytes, int64_t length, json_error_t *error)
 {
-    json_error_t again;
     json_t *object = json_loadb(bytes, (size_t)length, JSON_ALLOW_NUL, error);
     if (object)
         return object;
@@ -627,26 +595,23 @@ static json_t *parse_line(const char *bytes, int64_t length, json_error_t *error
     memcpy(copy, bytes, (size_t)length);
     copy[length] = 0;
     mend_line(copy, length);
-    object = json_loadb(copy, (size_t)length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &again);
-    return object;
+    return json_loadb(copy, (size_t)length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
 }
 
 /* How many lines come before `offset`. */
 static status count_lines(int64_t *lines, const char *path, int64_t offset)
 {
-    source *s;
+    AUTO(source) *s = NULL;
     char block[1 << 14];
     *lines = 0;
     TRY(source_open(&s, path, NULL));
-    status read = STATUS_OK;
-    for (int64_t at = 0, got = 1; at < offset && got > 0 && read == STATUS_OK; at += got) {
+    for (int64_t at = 0, got = 1; at < offset && got > 0; at += got) {
         int64_t room = offset - at < (int64_t)sizeof block ? offset - at : (int64_t)sizeof block;
-        read = source_read(s, block, &got, room);
+        TRY(source_read(s, block, &got, room));
         for (int64_t i = 0; i < got; i++)
             *lines += block[i] == '\n';
     }
-    source_close(s);
-    return read;
+    return STATUS_OK;
 }
 
 /* The line as the file has it. A part that begins within a file counts from there, and reads what comes before only
@@ -724,12 +689,11 @@ status documents_text(documents *d, const char **text, int64_t *length, buffer *
         return fail_line(d, raw, "a JSON line of more than %d MiB: divide its text over several lines",
                          LONGEST_LINE >> 20);
     json_error_t error;
-    json_t *object = parse_line(bytes, raw->length, &error);
+    json_auto_t *object = parse_line(bytes, raw->length, &error);
     if (!object)
         return fail_line(d, raw, "column %d: %s: each line must be one JSON object", error.column, error.text);
     status s = take_field(d, scratch, raw, object);
     *text = scratch->length ? scratch->bytes : "";
     *length = scratch->length;
-    json_decref(object);
     return s;
 }

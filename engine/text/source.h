@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct source source;
@@ -18,6 +19,7 @@ typedef struct source source;
  * it never does. */
 status source_open(source **out, const char *path, const atomic_bool *stop);
 void source_close(source *s);
+AUTO_CLOSES(source, source_close)
 /* The bytes of a regular file or an object, packed as they are; fails with what else it is. */
 status source_size(int64_t *bytes, const char *path);
 const char *source_name(const source *s); /* for messages */

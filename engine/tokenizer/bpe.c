@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-#include "engine/tokenizer/mark.h"
-#include "engine/tokenizer/words.h"
+#include "engine/tokenizer/vocabulary.h"
+#include "engine/tokenizer/merges.h"
 #include "memory/log.h"
 
 struct bpe_scratch {

@@ -9,13 +9,14 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#include "engine/tokenizer/added.h"
 #include "engine/text/buffer.h"
+#include "engine/text/unicode.h"
+#include "engine/tokenizer/added.h"
 #include "engine/tokenizer/merges.h"
 #include "engine/tokenizer/pattern.h"
-#include "engine/text/unicode.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "memory/status.h"
 
@@ -70,3 +71,8 @@ status bpe_normalize(const bpe *b, buffer normal[2], const char **text, int64_t 
 /* Append the tokens of well-formed UTF-8; `plain`: special tokens in it are text like any other. A scratch serves one
  * bpe only. */
 status bpe_encode(const bpe *b, bpe_scratch *s, buffer_ids *out, const char *text, int64_t length, bool plain);
+
+/* Reads a Hugging Face tokenizer.json into a bpe. Whatever it asks for that BPE here does not know is refused by its
+ * name in the file, so that no text is encoded differently from what its author meant. `name` comes first in the
+ * message of a failure. */
+status bpe_json_open(bpe **out, const char *json, size_t length, const char *name);

@@ -1,13 +1,12 @@
-#include "engine/tokenizer/bpe_json.h"
+#include "engine/tokenizer/bpe.h"
 
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/tokenizer/byte_alphabet.h"
-#include "engine/tokenizer/mark.h"
-#include "engine/tokenizer/scanner.h"
+#include "engine/tokenizer/vocabulary.h"
+#include "engine/tokenizer/pattern.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 

@@ -5,7 +5,9 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "engine/text/buffer.h"
 
@@ -22,3 +24,59 @@ void merges_scratch_close(merges_scratch *s);
 
 /* Append the tokens to which ids[count] merge. count < 2^31. */
 void merges_apply(const merges *m, merges_scratch *s, buffer_ids *out, const int32_t *ids, int64_t count);
+
+/* A memory of words seen lately and their tokens: nine of ten words of prose are among a few thousand.
+ *
+ * A remembered word is one cache line: up to 31 bytes, their number in the last place, and up to 7 tokens. A word has
+ * one place; the latest one holds it. One thread's own.
+ */
+
+enum { WORDS_BITS = 15, WORDS_BYTES = 31, WORDS_IDS = 7 };
+
+typedef struct words_place {
+    uint64_t key[4];
+    int32_t ids[WORDS_IDS];
+    int32_t count;
+} words_place;
+
+typedef struct words {
+    words_place *places; /* [1 << WORDS_BITS]; an unused one has a key that no word has */
+    uint64_t key[4];     /* of the word asked for last */
+    words_place *asked;  /* its place; NULL: too long to be remembered */
+} words;
+
+words *words_open(void);
+void words_close(words *w);
+
+/* Append the tokens of a word if they are remembered. */
+static inline bool words_recall(words *w, buffer_ids *out, const uint8_t *word, int64_t length)
+{
+    w->asked = NULL;
+    if (length > WORDS_BYTES)
+        return false;
+    uint64_t k[4] = {0};
+    memcpy(k, word, (size_t)length);
+    k[3] |= (uint64_t)length << 56;
+    uint64_t h = (k[0] ^ k[1] * 0x9E3779B97F4A7C15U ^ k[2] * 0xC2B2AE3D27D4EB4FU ^ k[3]) * 0x9E3779B97F4A7C15U;
+    words_place *p = &w->places[h >> (64 - WORDS_BITS)];
+    if (p->key[0] == k[0] && p->key[1] == k[1] && p->key[2] == k[2] && p->key[3] == k[3]) {
+        buffer_ids_reserve(out, WORDS_IDS);
+        memcpy(out->ids + out->count, p->ids, sizeof p->ids);
+        out->count += p->count;
+        return true;
+    }
+    memcpy(w->key, k, sizeof k);
+    w->asked = p;
+    return false;
+}
+
+/* Remember the tokens of the word that words_recall did not know: those of `out` from `before` on. */
+static inline void words_remember(words *w, const buffer_ids *out, int64_t before)
+{
+    int64_t count = out->count - before;
+    if (!w->asked || count > WORDS_IDS || count == 0)
+        return;
+    memcpy(w->asked->key, w->key, sizeof w->key);
+    memcpy(w->asked->ids, out->ids + before, (size_t)count * sizeof *out->ids);
+    w->asked->count = (int32_t)count;
+}

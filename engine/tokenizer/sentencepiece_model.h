@@ -30,7 +30,7 @@ typedef struct sentencepiece_model {
     vocabulary *pieces;       /* by id: the text that a piece decodes to (of control pieces: their name) */
     buffer names;             /* what the file calls the pieces, U+2581 for a space, each with a 0 at its end */
     int64_t *name_at;         /* [pieces] where each begins in `names` */
-    buffer map;               /* the normalizer's character map (charmap.h); empty: none */
+    buffer map;               /* the normalizer's character map (charmap_match); empty: none */
     float *scores;            /* [pieces] */
     uint8_t *types;           /* [pieces] SENTENCEPIECE_MODEL_NORMAL, ... */
     int32_t room;             /* of the three */
@@ -50,3 +50,14 @@ const char *sentencepiece_model_name(const sentencepiece_model *m, int32_t id);
  * double precision until a path's score falls below -131072, so that programs that add in either, or in another order,
  * find the same best path, where scores of 24 random bits let rounding decide between paths of nearly equal scores. */
 status sentencepiece_model_round(void *bytes, int64_t length, const char *name);
+
+/* The character map of a SentencePiece model's normalizer: strings that are replaced by others before anything else.
+ *
+ * In the file: the size of a double-array trie (Darts) in bytes, the trie, then the replacements, each with a 0 at its
+ * end. A unit of the trie: bit 31 marks a value (then bits 0-30 are it), bits 0-7 the label, bit 8 "has a value", bits
+ * 10-30 the offset of the children, times 256 if bit 9 is set.
+ */
+
+/* The longest string of a sound map with which the text begins: its bytes, or 0 when there is none. *replacement is
+ * what takes its place, ended by a 0. */
+int64_t charmap_match(const uint8_t *map, const char **replacement, const char *text, int64_t length);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/tokenizer/bpe.h"
-#include "engine/tokenizer/bpe_json.h"
 #include "engine/tokenizer/pieces.h"
 #include "engine/tokenizer/sentencepiece.h"
 #include "engine/tokenizer/sentencepiece_model.h"

@@ -1,5 +1,6 @@
 #include "engine/tokenizer/vocabulary.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,4 +132,42 @@ const char *vocabulary_bytes(const vocabulary *v, int64_t *length, int32_t id)
 int32_t vocabulary_find(const vocabulary *v, const char *bytes, int64_t length)
 {
     return v->slots[slot_of(v, bytes, length)] - 1;
+}
+
+bool mark_begins(const char *text, int64_t length)
+{
+    return length >= MARK_BYTES && memcmp(text, MARK, MARK_BYTES) == 0;
+}
+
+void mark_append(buffer *out, const char *text, int64_t length)
+{
+    buffer_reserve(out, length);
+    for (int64_t i = 0; i < length;) {
+        bool mark = mark_begins(text + i, length - i);
+        out->bytes[out->length++] = mark ? ' ' : text[i];
+        i += mark ? MARK_BYTES : 1;
+    }
+}
+
+int mark_byte(const char *piece, int64_t length)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    if (length != 6 || memcmp(piece, "<0x", 3) != 0 || piece[5] != '>' || !piece[3] || !piece[4])
+        return -1;
+    const char *high = strchr(digits, piece[3]), *low = strchr(digits, piece[4]);
+    return high && low ? (int)((high - digits) * 16 + (low - digits)) : -1;
+}
+
+static bool byte_prints(int byte)
+{
+    return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+void byte_alphabet_fill(int16_t byte_of[BYTE_ALPHABET_CODES])
+{
+    for (int i = 0; i < BYTE_ALPHABET_CODES; i++)
+        byte_of[i] = -1;
+    int shifted = 256;
+    for (int byte = 0; byte < 256; byte++)
+        byte_of[byte_prints(byte) ? byte : shifted++] = (int16_t)byte;
 }

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/text/buffer.h"
+
 enum {
     VOCABULARY_PRESENT = 1,
     VOCABULARY_INDEXED = 2,
@@ -29,3 +31,19 @@ int32_t vocabulary_size(const vocabulary *v);                                   
 int vocabulary_flags(const vocabulary *v, int32_t id);                           /* 0 for an id without a token */
 const char *vocabulary_bytes(const vocabulary *v, int64_t *length, int32_t id);  /* valid until the next add */
 int32_t vocabulary_find(const vocabulary *v, const char *bytes, int64_t length); /* an indexed token's id, or -1 */
+
+/* How SentencePiece's pieces write a space, as the mark U+2581, and a byte, as <0xE4>. */
+#define MARK "\xE2\x96\x81"
+enum { MARK_BYTES = 3 };
+
+/* Does a text begin with a mark? */
+bool mark_begins(const char *text, int64_t length);
+/* Appends a text with a space for each mark. */
+void mark_append(buffer *out, const char *text, int64_t length);
+/* The byte that a piece like <0xE4> stands for, or -1. */
+int mark_byte(const char *piece, int64_t length);
+
+/* The byte of each printable character by which byte-level BPE writes bytes: those that print in Latin-1 as themselves,
+ * the other 68, in order, as U+0100 and on; -1: no byte is written so. */
+enum { BYTE_ALPHABET_CODES = 512 };
+void byte_alphabet_fill(int16_t byte_of[BYTE_ALPHABET_CODES]);

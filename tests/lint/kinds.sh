@@ -6,7 +6,7 @@ set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
 names=$(sed -nE 's/^OP\(([a-z_]+),.*/\1/p' kernels/table/ops.def | paste -sd'|')
 [ -n "$names" ] || { echo "kernels/table/ops.def has no rows"; exit 1; }
-patterns='kernels/record/fuse\.c|engine/compile/order/order_parts\.c'
+patterns='kernels/record/fuse\.c|engine/compile/order/order\.c'
 tables='kernels/cpu/backend\.c|kernels/cuda/scratch\.c|kernels/cuda/updates\.c|engine/compile/model/collective\.c'
 
 # prints each comparison with a kind, and each list by kind, in the files named

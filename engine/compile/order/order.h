@@ -14,8 +14,8 @@
  *    bits.
  * 4. Many forward passes come before the first backward pass, and have no gradients of weights beside them. Where a
  *    transfer of one still would be waited for at once, ORDER_..._PARTS computes its own product in parts:
- *    before a scatter by columns, which travel one after another, after a gather a rank's own rows
- *    before the others'. Likewise the same sums.
+ *    before a scatter by columns, which travel one after another, after a gather a rank's own rows before the others'.
+ *    Likewise the same sums.
  *
  * What is launched before the micro-batches, gathers of weights, is launched first of all already, and has until the
  * weight is read. Launches never pass a message between stages or the wait for one: what lowering_check proved of the
@@ -33,8 +33,8 @@ void order_list(program *list, compile_order how);
 /* Puts the micro-batches' part in the order that is asked for. */
 void order_micro_batches(compiled_program *out, compile_order how);
 
-/* Divides gradients of weights into two halves, of which the second hides a later transfer. Returns the list as it was, with which halves that still are neighbours are
- * joined. */
+/* Divides gradients of weights into two halves, of which the second hides a later transfer. Returns the list as
+ * it was, with which order_join() joins halves that still are neighbours. */
 program order_halve(compiled_program *out);
 void order_join(program *list, const program *whole);
 
@@ -43,10 +43,6 @@ void order_join(program *list, const program *whole);
 void order_parts_cut(compiled_program *out, const program *bare);
 
 enum { ORDER_OPERANDS = OP_MAX_IN + OP_MAX_OUT };
-
-/* Operand k of op i at [i * ORDER_OPERANDS + k], inputs first: a number below *count, the same for two operands exactly
- * where they may share bytes; -1: none. Freed by the caller. Transient tensors lose their ids. */
-int *order_objects(const program *list, int *count);
 
 /* Is one list an order of another that may be played in its stead? Counted anew, without knowing what moved or why:
  * STATUS_OK if `after` has the ops of `before`, each once, and

@@ -1,3 +1,4 @@
+#include "engine/compile/compile_find.h"
 #include "engine/compile/plan/plan.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+#include "engine/compile/compile_find.h"
 #include "engine/compile/plan/plan_text.h"
 
 #include <math.h>

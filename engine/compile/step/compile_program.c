@@ -10,6 +10,7 @@
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/order/order.h"
 #include "engine/compile/step/place.h"
+#include "engine/compile/step/update.h"
 #include "kernels/record/fuse.h"
 #include "kernels/record/op_make.h"
 #include "kernels/record/product.h"
@@ -44,7 +45,10 @@ static void add_cost(simulate_cost *sum, simulate_cost each, int times)
     sum->weight += times * each.weight;
 }
 
-simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s)
+/* What the actions of `s` cost, in forward passes of a layer, by FLOPs: the schedule must be the same whatever it runs
+ * on. By global chunk, with those of a divided vocabulary, whether `s` has them yet or not; the caller frees it. *hop:
+ * of a message. */
+static simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s)
 {
     int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED), first = 0;
     flops_model f;

@@ -67,24 +67,5 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
 status compile_schedule(schedule *out, const compile_options *o, int microbatches);
 /* Likewise of a kind with a name, which the layout allows; with the vocabulary's work in it where that is divided. */
 status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches);
-/* What the actions of `s` cost, in forward passes of a layer, by FLOPs: the schedule must be the same whatever it runs
- * on. By global chunk, with those of a divided vocabulary, whether `s` has them yet or not; the caller frees it. *hop:
- * of a message. */
-simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s);
 /* `s`, of layers alone, becomes one with the vocabulary's work, with such costs. */
 void compile_schedule_share(schedule *s, const compile_options *o, const simulate_cost *costs, double hop);
-
-/* The part of a program before and after the micro-batches: gathers of weights, reductions of gradients, norm and
- * update. */
-
-/* Gathers of what the ranks have updated (ZeRO 1 and 2), in the model's order, which is that of their first use. */
-void update_gather(compiled_program *out, const compiled *c);
-/* Before the micro-batches: those, or where sharded weights are gathered once a step, their gathers: then returns the
- * whole weights, tensors of the program's own, by number; else NULL. */
-tensor *const *update_begin(compiled_program *out, const compiled *c);
-/* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the
- * norm, the optimizer. */
-void update_append(compiled_program *out, const compiled *c);
-void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid, and the routers' */
-/* Before the first op of layers: the routers' losses, to which layers add, begin at 0. */
-void update_start_losses(compiled_program *out, const compiled *c);

@@ -14,6 +14,7 @@
 #include "engine/compile/model/collective.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_program.h"
+#include "engine/compile/step/update.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"

@@ -7,7 +7,7 @@
  * A gradient's reductions come right after the last op that adds to it, so that they travel while the rest of the
  * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on
  * the same bytes, and what reads a gradient afterwards reads that value. */
-#include "engine/compile/step/compile_program.h"
+#include "engine/compile/step/update.h"
 
 #include <stdlib.h>
 
@@ -21,181 +21,9 @@
 #include "memory/scope.h"
 #include "engine/compile/model/duty.h"
 
-/* ---- compressed gradients --------------------------------------------------------------------------------------- */
-
-/* Gradients that are reduced in compressed form (parallel.compress): the ops between a rank's gradient and the sum.
- *
- * Each rank writes its gradient and what earlier messages lacked, in parts; every part goes to the rank that owns it,
- * which sums what the messages say, in rank order. Without ZeRO the sum is written, too, with a feedback of its own,
- * and gathered: compressed both ways (DoubleSqueeze, 1905.05957). So what a rank sends shrinks by the same ratio
- * however many ranks there are. A bucket's messages travel while later ops compute: each step of a bucket is appended
- * when the next bucket comes. Everything is in the program's pool. */
-
-/* A gradient on its way. */
-typedef struct travelling {
-    const parameter *p;
-    tensor *message; /* the last that was made of it */
-    int steps;       /* done */
-} travelling;
-
-/* Kept by an op, for a feedback. */
-typedef struct keeping {
-    const parameter *p;
-    tensor *kept, *feedback;
-} keeping;
-
-typedef struct compressed {
-    compiled_program *out;
-    const compiled *c;
-    tensor **gradient;
-    travelling *on_way;
-    keeping *kept;
-    int count, kept_count;
-} compressed;
-
-/* The sums take their places in `gradient`, by number each parameter's value so far. */
-static compressed *compressed_make(compiled_program *out, const compiled *c, tensor **gradient)
+static const char *label_of(compiled_program *out, const parameter *p, const char *what)
 {
-    size_t all = (size_t)c->model.parameter_count + 1;
-    compressed *q = pool_alloc(&out->pool, sizeof *q);
-    *q = (compressed){.out = out, .c = c, .gradient = gradient};
-    q->on_way = pool_alloc(&out->pool, all * sizeof *q->on_way);
-    q->kept = pool_alloc(&out->pool, 2 * all * sizeof *q->kept);
-    return q;
-}
-
-static tensor *append_compressed(compressed *q, const parameter *p, const char *what, const op *like, unsigned outputs,
-                                 int which)
-{
-    const char *label = pool_format(&q->out->pool, "%s/%s", p->name, what);
-    return append_op(q->out, PHASE_UPDATE, label, like, outputs, NULL)->out[which];
-}
-
-/* Does every rank get all of the sum, in messages of those that made it? */
-static bool gathers(const compressed *q, const parameter *p)
-{
-    return !q->c->storage[p->number].divided;
-}
-
-/* How a gradient is written: in parts for those that make its sum. */
-static op_attributes attributes_of(const compressed *q, const parameter *p)
-{
-    op_attributes at = op_along(q->c->around.group, p->replicas);
-    at.owner = q->c->storage[p->number].sum_owner;
-    at.compression.kind = (uint8_t)q->c->options.compress.kind;
-    at.compression.density = (float)q->c->options.compress.density;
-    return at;
-}
-
-/* A gradient's bytes for the value that comes there: placed along the axis as `place`. */
-static tensor *room(compressed *q, const parameter *p, int64_t first, int64_t rows, placement place)
-{
-    const compiled *c = q->c;
-    const tensor *before = q->gradient[p->number];
-    tensor *t = append_rows(q->out, c->storage[p->number].gradient, first, p->vector ? rows * p->columns : rows);
-    t->place = before->place;
-    for (int i = 0; i < AXIS_SLOTS; i++)
-        if (c->around.group[p->replicas].slots >> i & 1)
-            t->place.along[i] = place;
-    return t;
-}
-
-/* x and its feedback, written; the rest is kept. */
-static tensor *encode(compressed *q, const parameter *p, tensor *x, tensor *feedback, const op_attributes *at,
-                      const char *what)
-{
-    op like = {.kind = OP_compress, .in = {x, feedback, q->c->values.scalars}, .at = *at};
-    const char *label = pool_format(&q->out->pool, "%s/%s", p->name, what);
-    op *o = append_op(q->out, PHASE_UPDATE, label, &like, 3, NULL);
-    q->kept[q->kept_count++] = (keeping){p, o->out[1], feedback};
-    return o->out[0];
-}
-
-static void decode(compressed *q, const parameter *p, tensor *messages, tensor *into, const op_attributes *at)
-{
-    op like = {.kind = OP_decompress, .in = {messages, q->c->values.scalars}, .out = {into}, .at = *at};
-    if (tensor_elements(into) > 0)
-        append_compressed(q, p, "decompress", &like, 0, 0);
-    q->gradient[p->number] = into;
-}
-
-/* To those that make the sum. */
-static void send(compressed *q, travelling *t)
-{
-    const storage *s = &q->c->storage[t->p->number];
-    const op_attributes at = attributes_of(q, t->p);
-    tensor *message = encode(q, t->p, q->gradient[t->p->number], s->feedback, &at, "compress gradient");
-    const op exchange = replicas_exchange(q->c->around.group, s, message);
-    t->message = append_compressed(q, t->p, "exchange gradient", &exchange, 1, 0);
-}
-
-/* The rows whose sum this rank makes, out of all messages; where all ranks get all of it, they are written again. */
-static void sum(compressed *q, travelling *t)
-{
-    const storage *s = &q->c->storage[t->p->number];
-    op_attributes one = attributes_of(q, t->p);
-    tensor *into =
-        room(q, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows, s->sum_owner >= 0 ? place_owned() : place_shard(0));
-    one.compression.messages = one.group_size;
-    one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
-    decode(q, t->p, t->message, into, &one);
-    if (!gathers(q, t->p))
-        return;
-    tensor *message = t->message; /* of no bytes, where another rank owns all */
-    one.compression.messages = 0;
-    if (s->sum_rows > 0)
-        message = encode(q, t->p, into, s->feedback_sum, &one, "compress sum");
-    const op gather = replicas_gather_sums(q->c->around.group, s, message);
-    t->message = append_compressed(q, t->p, "gather sum", &gather, 1, 0);
-}
-
-static void spread(compressed *q, travelling *t)
-{
-    op_attributes at = attributes_of(q, t->p);
-    at.compression.messages = 1;
-    decode(q, t->p, t->message, room(q, t->p, 0, t->p->rows, place_replicate()), &at);
-}
-
-static void (*const steps[])(compressed *q, travelling *t) = {send, sum, spread};
-
-static bool advance(compressed *q, travelling *t)
-{
-    if (t->steps == (gathers(q, t->p) ? 3 : 2))
-        return false;
-    steps[t->steps++](q, t);
-    return true;
-}
-
-/* Begins the sums of `count` gradients. */
-static void compressed_reduce(compressed *q, const parameter *const *of, int count)
-{
-    for (int i = 0; i < q->count; i++)
-        advance(q, &q->on_way[i]);
-    for (int i = 0; i < count; i++) {
-        q->on_way[q->count] = (travelling){.p = of[i]};
-        advance(q, &q->on_way[q->count++]);
-    }
-}
-
-/* Completes all sums. */
-static void compressed_finish(compressed *q)
-{
-    bool moved;
-    do {
-        moved = false;
-        for (int i = 0; i < q->count; i++)
-            moved |= advance(q, &q->on_way[i]);
-    } while (moved);
-}
-
-/* Keeps for the next step what was not sent, unless this one is skipped. */
-static void compressed_keep(compressed *q, tensor *control)
-{
-    for (int i = 0; i < q->kept_count; i++) {
-        const keeping *k = &q->kept[i];
-        op keep = {.kind = OP_store_feedback, .in = {k->kept, control}, .out = {k->feedback}};
-        append_compressed(q, k->p, "keep", &keep, 0, 0);
-    }
+    return pool_format(&out->pool, "%s/%s", p->name, what);
 }
 
 /* ---- offload ---------------------------------------------------------------------------------------------------- */
@@ -299,7 +127,7 @@ static void load_from_host(offload *o)
 {
     int i = o->fetched++;
     piece *q = &o->pieces[i];
-    const char *label = pool_format(&o->out->pool, "%s/load_host", q->s->of->name);
+    const char *label = label_of(o->out, q->s->of, "load_host");
     for (int k = 0; k < OPERANDS; k++) {
         tensor *t = operand(q->s, k);
         if (!t)
@@ -353,7 +181,7 @@ static void offload_update(offload *o, tensor *const *gradient, tensor *control,
                                              .gradient = gradient[s->of->number],
                                              .control = control,
                                              .peaks = peaks});
-        const char *label = pool_format(&o->out->pool, "%s/store_host", s->of->name);
+        const char *label = label_of(o->out, s->of, "store_host");
         for (int k = 0; k < OPERANDS; k++) {
             if (!q->host[k])
                 continue;
@@ -364,7 +192,18 @@ static void offload_update(offload *o, tensor *const *gradient, tensor *control,
     }
 }
 
-/* ---- a program's update ----------------------------------------------------------------------------------------- */
+/* A gradient on its way. */
+typedef struct travelling {
+    const parameter *p;
+    tensor *message; /* the last that was made of it */
+    int steps;       /* done */
+} travelling;
+
+/* Kept by an op, for a feedback. */
+typedef struct keeping {
+    const parameter *p;
+    tensor *kept, *feedback;
+} keeping;
 
 /* Parameters whose gradients are to be reduced together along one axis. */
 typedef struct bucket {
@@ -376,13 +215,15 @@ typedef struct bucket {
 typedef struct update {
     compiled_program *out;
     const compiled *c;
-    tensor **gradient;      /* by number: each parameter's value so far, of the owned rows once it is scattered */
-    bucket *buckets;        /* [AXIS_COUNT] */
-    compressed *compressed; /* sums over the replicas in compressed form, or NULL */
-    offload *offload;       /* of what is in host memory */
-    bool counts;            /* something was added to the norm's bins */
-    tensor *choices;        /* tokens by expert, of all ranks */
-    tensor *peaks;          /* largest scores of attention, of all ranks; or NULL */
+    tensor **gradient;  /* by number: each parameter's value so far, of the owned rows once it is scattered */
+    bucket *buckets;    /* [AXIS_COUNT] */
+    travelling *on_way; /* of sums over the replicas in compressed form; NULL: they are not */
+    keeping *kept;
+    int travel_count, kept_count;
+    offload *offload; /* of what is in host memory */
+    bool counts;      /* something was added to the norm's bins */
+    tensor *choices;  /* tokens by expert, of all ranks */
+    tensor *peaks;    /* largest scores of attention, of all ranks; or NULL */
 } update;
 
 static tensor *append(compiled_program *out, const char *label, const op *like, tensor *into)
@@ -390,9 +231,124 @@ static tensor *append(compiled_program *out, const char *label, const op *like, 
     return append_op(out, PHASE_UPDATE, label, like, 0, into)->out[0];
 }
 
-static const char *label_of(compiled_program *out, const parameter *p, const char *what)
+/* ---- compressed gradients --------------------------------------------------------------------------------------- */
+
+/* Gradients that are reduced in compressed form (parallel.compress): the ops between a rank's gradient and the sum.
+ *
+ * Each rank writes its gradient and what earlier messages lacked, in parts; every part goes to the rank that owns it,
+ * which sums what the messages say, in rank order. Without ZeRO the sum is written, too, with a feedback of its own,
+ * and gathered: compressed both ways (DoubleSqueeze, 1905.05957). So what a rank sends shrinks by the same ratio
+ * however many ranks there are. A bucket's messages travel while later ops compute: each step of a bucket is appended
+ * when the next bucket comes. Everything is in the program's pool. */
+
+static tensor *append_made(update *u, const parameter *p, const char *what, const op *like, unsigned outputs, int which)
 {
-    return pool_format(&out->pool, "%s/%s", p->name, what);
+    return append_op(u->out, PHASE_UPDATE, label_of(u->out, p, what), like, outputs, NULL)->out[which];
+}
+
+/* Does every rank get all of the sum, in messages of those that made it? */
+static bool gathers(const update *u, const parameter *p)
+{
+    return !u->c->storage[p->number].divided;
+}
+
+/* How a gradient is written: in parts for those that make its sum. */
+static op_attributes attributes_of(const update *u, const parameter *p)
+{
+    op_attributes at = op_along(u->c->around.group, p->replicas);
+    at.owner = u->c->storage[p->number].sum_owner;
+    at.compression.kind = (uint8_t)u->c->options.compress.kind;
+    at.compression.density = (float)u->c->options.compress.density;
+    return at;
+}
+
+/* A gradient's bytes for the value that comes there: placed along the axis as `place`. */
+static tensor *room(update *u, const parameter *p, int64_t first, int64_t rows, placement place)
+{
+    const compiled *c = u->c;
+    const tensor *before = u->gradient[p->number];
+    tensor *t = append_rows(u->out, c->storage[p->number].gradient, first, p->vector ? rows * p->columns : rows);
+    t->place = before->place;
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (c->around.group[p->replicas].slots >> i & 1)
+            t->place.along[i] = place;
+    return t;
+}
+
+/* x and its feedback, written; the rest is kept. */
+static tensor *encode(update *u, const parameter *p, tensor *x, tensor *feedback, const op_attributes *at,
+                      const char *what)
+{
+    op like = {.kind = OP_compress, .in = {x, feedback, u->c->values.scalars}, .at = *at};
+    op *o = append_op(u->out, PHASE_UPDATE, label_of(u->out, p, what), &like, 3, NULL);
+    u->kept[u->kept_count++] = (keeping){p, o->out[1], feedback};
+    return o->out[0];
+}
+
+static void decode(update *u, const parameter *p, tensor *messages, tensor *into, const op_attributes *at)
+{
+    op like = {.kind = OP_decompress, .in = {messages, u->c->values.scalars}, .out = {into}, .at = *at};
+    if (tensor_elements(into) > 0)
+        append_made(u, p, "decompress", &like, 0, 0);
+    u->gradient[p->number] = into;
+}
+
+/* To those that make the sum. */
+static void send(update *u, travelling *t)
+{
+    const storage *s = &u->c->storage[t->p->number];
+    const op_attributes at = attributes_of(u, t->p);
+    tensor *message = encode(u, t->p, u->gradient[t->p->number], s->feedback, &at, "compress gradient");
+    const op exchange = replicas_exchange(u->c->around.group, s, message);
+    t->message = append_made(u, t->p, "exchange gradient", &exchange, 1, 0);
+}
+
+/* The rows whose sum this rank makes, out of all messages; where all ranks get all of it, they are written again. */
+static void sum(update *u, travelling *t)
+{
+    const storage *s = &u->c->storage[t->p->number];
+    op_attributes one = attributes_of(u, t->p);
+    tensor *into =
+        room(u, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows, s->sum_owner >= 0 ? place_owned() : place_shard(0));
+    one.compression.messages = one.group_size;
+    one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
+    decode(u, t->p, t->message, into, &one);
+    if (!gathers(u, t->p))
+        return;
+    tensor *message = t->message; /* of no bytes, where another rank owns all */
+    one.compression.messages = 0;
+    if (s->sum_rows > 0)
+        message = encode(u, t->p, into, s->feedback_sum, &one, "compress sum");
+    const op gather = replicas_gather_sums(u->c->around.group, s, message);
+    t->message = append_made(u, t->p, "gather sum", &gather, 1, 0);
+}
+
+static void spread(update *u, travelling *t)
+{
+    op_attributes at = attributes_of(u, t->p);
+    at.compression.messages = 1;
+    decode(u, t->p, t->message, room(u, t->p, 0, t->p->rows, place_replicate()), &at);
+}
+
+static void (*const steps[])(update *u, travelling *t) = {send, sum, spread};
+
+static bool advance(update *u, travelling *t)
+{
+    if (t->steps == (gathers(u, t->p) ? 3 : 2))
+        return false;
+    steps[t->steps++](u, t);
+    return true;
+}
+
+/* Begins the sums of `count` gradients. */
+static void compressed_reduce(update *u, const parameter *const *of, int count)
+{
+    for (int i = 0; i < u->travel_count; i++)
+        advance(u, &u->on_way[i]);
+    for (int i = 0; i < count; i++) {
+        u->on_way[u->travel_count] = (travelling){.p = of[i]};
+        advance(u, &u->on_way[u->travel_count++]);
+    }
 }
 
 /* ---- before ---------------------------------------------------------------------------------------------------- */
@@ -482,8 +438,8 @@ static void flush_bucket(update *u, axis a)
 {
     bucket full = u->buckets[a];
     u->buckets[a] = (bucket){0};
-    if (u->compressed && axis_rows[a].gradients == AXIS_SUMS_REPLICAS) {
-        compressed_reduce(u->compressed, full.of, full.count);
+    if (u->on_way && axis_rows[a].gradients == AXIS_SUMS_REPLICAS) {
+        compressed_reduce(u, full.of, full.count);
         return;
     }
     for (int i = 0; i < full.count; i++)
@@ -499,12 +455,6 @@ static const parameter *sharer_of(const compiled *c, const parameter *p)
         if (c->model.parameters[i]->shares == p->number)
             return c->model.parameters[i];
     return NULL;
-}
-
-/* Does its gradient wait for another stage, or for another parameter's? */
-static bool is_tied(const compiled *c, const parameter *p)
-{
-    return parameter_copied_from(p, AXIS_TIE) == 0 || p->shares >= 0 || sharer_of(c, p);
 }
 
 /* The parameter whose gradient `t`, an op's output, is or is part of; or NULL. */
@@ -544,7 +494,9 @@ static void insert_reductions(update *u)
         program_append(&u->out->list, before.ops[i]);
         for (int k = 0; k < OP_MAX_OUT; k++) {
             const parameter *p = adds_to(c, before.ops[i]->out[k]);
-            if (p && last[p->number] == i && !is_tied(c, p)) {
+            /* a tied one's waits for another stage, or for another parameter's */
+            if (p && last[p->number] == i && parameter_copied_from(p, AXIS_TIE) != 0 && p->shares < 0 &&
+                !sharer_of(c, p)) {
                 reduce(u, p, AXIS_COUNT);
                 last[p->number] = REDUCED;
                 complete++;
@@ -573,8 +525,11 @@ static void insert_reductions(update *u)
         for (axis a = 0; a < AXIS_COUNT; a++)
             if (axis_rows[a].gradients == order[i])
                 flush_bucket(u, a);
-    if (u->compressed)
-        compressed_finish(u->compressed);
+    for (bool moved = true; moved;) { /* until all compressed sums are complete */
+        moved = false;
+        for (int i = 0; i < u->travel_count; i++)
+            moved |= advance(u, &u->on_way[i]);
+    }
     program_free(&before);
 }
 
@@ -706,13 +661,16 @@ static void append_updates(update *u, tensor *control)
 
 void update_append(compiled_program *out, const compiled *c)
 {
-    update u = {
-        .out = out, .c = c, .buckets = must_calloc(AXIS_COUNT, sizeof *u.buckets), .offload = offload_make(out, c)};
-    u.gradient = must_calloc((unsigned long)c->model.numbers + 1, sizeof(tensor *));
+    update u = {.out = out, .c = c, .offload = offload_make(out, c)};
+    u.buckets = pool_alloc(&out->pool, AXIS_COUNT * sizeof *u.buckets);
+    u.gradient = pool_alloc(&out->pool, ((size_t)c->model.numbers + 1) * sizeof *u.gradient);
     for (int i = 0; i < c->model.numbers; i++)
         u.gradient[i] = c->storage[i].gradient;
-    if (c->feedback_section)
-        u.compressed = compressed_make(out, c, u.gradient);
+    if (c->feedback_section) {
+        size_t all = (size_t)c->model.parameter_count + 1;
+        u.on_way = pool_alloc(&out->pool, all * sizeof *u.on_way);
+        u.kept = pool_alloc(&out->pool, 2 * all * sizeof *u.kept);
+    }
     insert_reductions(&u);
     update_loss(out, c);
     if (tensor_elements(c->values.mtp_loss) > 0)
@@ -725,9 +683,9 @@ void update_append(compiled_program *out, const compiled *c)
         u.choices = append(out, "experts/sum counts", &sum, u.choices);
     u.peaks = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);
-    if (u.compressed)
-        compressed_keep(u.compressed, control);
+    for (int i = 0; i < u.kept_count; i++) { /* what was not sent, for the next step, unless this one is skipped */
+        op keep = {.kind = OP_store_feedback, .in = {u.kept[i].kept, control}, .out = {u.kept[i].feedback}};
+        append_made(&u, u.kept[i].p, "keep", &keep, 0, 0);
+    }
     append_updates(&u, control);
-    free(u.gradient);
-    free(u.buckets);
 }

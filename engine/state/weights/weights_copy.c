@@ -15,7 +15,6 @@
 #include "engine/system/worker.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"
-#include "engine/data/tokenizer_export.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "memory/scope.h"

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/compile/compile_find.h"
 #include "engine/compile/compile.h"
 #include "memory/log.h"
 #include "memory/scope.h"

@@ -5,11 +5,10 @@
 #include <string.h>
 
 #include "engine/tokenizer/bpe.h"
-#include "engine/tokenizer/bpe_json.h"
 #include "engine/tokenizer/pieces.h"
 #include "engine/tokenizer/sentencepiece.h"
 #include "engine/tokenizer/sentencepiece_model.h"
-#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 

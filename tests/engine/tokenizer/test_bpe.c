@@ -7,7 +7,6 @@
 
 #include "engine/tokenizer/merges.h"
 #include "engine/tokenizer/pattern.h"
-#include "engine/tokenizer/scanner.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/text/unicode.h"
 #include "engine/data/tokenizer_files.h"

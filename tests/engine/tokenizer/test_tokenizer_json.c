@@ -7,7 +7,6 @@
 
 #include "engine/tokenizer/merges.h"
 #include "engine/tokenizer/sentencepiece_model.h"
-#include "engine/tokenizer/tokenizer_json.h"
 #include "engine/text/unicode.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
@@ -28,13 +27,13 @@ static uint32_t random_below(uint32_t n)
 
 static void random_text(buffer *out)
 {
-    static const char *const words[] = {
+    static const char *const parts[] = {
         "the", " of ", " and ", "  ",  "12",   "foo(x);",         MARK,     "\xE6\x88\x91",
         "ing", "aaaa", "----",  "<s>", "</s>", "<unk>",           "<0x41>", "na\xC3\xAFve",
         " ",   "a",    "\n",    "\t",  "=",    "\xF0\x9F\x98\x80"};
     out->length = 0;
     for (uint32_t n = 1 + random_below(25); n; n--) {
-        const char *word = words[random_below(sizeof words / sizeof *words)];
+        const char *word = parts[random_below(sizeof parts / sizeof *parts)];
         buffer_append(out, word, (int64_t)strlen(word));
     }
 }

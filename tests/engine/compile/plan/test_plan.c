@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <jansson.h>
 
+#include "engine/compile/compile_find.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/plan/plan.h"
 #include "engine/compile/plan/plan_text.h"

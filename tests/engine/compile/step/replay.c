@@ -8,6 +8,7 @@
 #include "engine/compile/order/order.h"
 #include "engine/compile/step/place.h"
 #include "engine/compile/step/compile_program.h"
+#include "engine/compile/step/update.h"
 #include "memory/log.h"
 
 enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT };

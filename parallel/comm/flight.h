@@ -1,0 +1,82 @@
+/* One operation in progress over MPI's point-to-point messages: what comm_mpi.c is made of, and nobody else sees.
+ *
+ * Every operation is a *flight* of *lanes*. A lane is the stream of segments between this member and one peer in one
+ * direction; it posts a segment when it has a request free and its gate is open, where the gate is the count of some
+ * other lane (a broadcast passes on what has arrived) or of the segments summed so far (an all-reduce hands round its
+ * part while it still receives contributions). A reduction goes straight to the owners: every member sends part j to
+ * member j, which sums the contributions in rank order. So does an all-gather. Each byte crosses once, which is the
+ * minimum.
+ *
+ * An operation of several pieces is flown like one of a tensor that has each member's parts of the pieces end to end: a
+ * segment gathers from them, or is summed over them, as far as they reach.
+ *
+ * A group owns its flights: those that have ended serve its next operations. The caller holds the lock under which MPI
+ * is entered.
+ */
+#pragma once
+
+#include <mpi.h>
+
+#include "parallel/comm/comm_backend.h"
+
+#define MPI_MUST(call) flight_check(call, __FILE__, __LINE__)
+void flight_check(int code, const char *file, int line);
+
+/* Where a member's part of a tensor is: in what is sent, in the whole result, or in a result that is the part alone. */
+typedef enum lane_memory { LANE_SENT, LANE_RESULT, LANE_OWN_RESULT } lane_memory;
+
+typedef struct lane {
+    char *base; /* NULL: the part `part` of each piece of the call, in `memory` */
+    int part;
+    lane_memory memory;
+    int64_t bytes;
+    int peer, tag;
+    bool sends;
+    bool ring;       /* `base` holds `window` segments, reused */
+    const int *gate; /* NULL: open */
+    int slack;       /* segments it may be ahead of the gate */
+    int segments, posted, done;
+} lane;
+
+typedef struct flight {
+    struct flight *next; /* in the list of active or free flights */
+    comm_group *group;
+    const comm_call *call; /* with pieces; else NULL */
+    dtype type;
+    int lanes_used;
+    int contributions; /* so many lanes at the beginning bring contributions to this member's part */
+    int segments, summed;
+    const char *own; /* this member's contribution; of pieces, NULL */
+    char *sum;
+    lane_memory sum_memory; /* of pieces */
+    int64_t sum_bytes;
+    bool complete;
+    lane *lanes;           /* [4 members] */
+    int stride;            /* requests of a lane: the depth, or as many as the longest lane needs */
+    MPI_Request *requests; /* [4 members][stride] */
+    int *indices;          /* [4 members][stride]: of finished requests */
+    const void **terms;    /* [members] */
+} flight;
+
+typedef struct flight_group {
+    MPI_Comm handle;
+    comm_cut cut;
+    int depth; /* segments a lane has in flight at most */
+    unsigned collectives;
+    unsigned *sent, *received; /* [members]: point-to-point operations with each */
+    flight *idle;
+} flight_group;
+
+/* The state of a comm_group. */
+flight_group *flight_group_open(comm_group *g);
+void flight_group_close(flight_group *m);
+
+/* The flight of a call, none of whose bytes has moved yet. */
+flight *flight_open(const comm_call *call);
+/* Move what can be moved; true if anything did. f->complete says whether that was all. */
+bool flight_advance(flight *f);
+/* Back to its group, complete. */
+void flight_close(flight *f);
+/* The world rank whose message is missing, or -1: a receive's rather than a send's, which may only wait for its
+ * turn. */
+int flight_waits_for(const flight *f);

@@ -85,7 +85,7 @@ typedef struct islands_counts {
     int64_t left_out; /* changes that outer.robust trimmed has left out of merges */
     int64_t undone;   /* merges that outer.undo has undone */
     int64_t releases; /* with outer.noise: changes offered, in the run's former processes too */
-    double epsilon;   /* of them, merge/privacy.h; at ISLANDS_DELTA */
+    double epsilon;   /* of them, merge/rule.h; at ISLANDS_DELTA */
     double disagreement;       /* gossip: |weights - mean| / |mean| of the last exchange */
     int64_t disagreement_step; /* 0: there was none yet */
 } islands_counts;

@@ -7,7 +7,7 @@
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/islands/meet/etcd.h"
-#include "engine/islands/meet/news.h"
+#include "engine/islands/meet/roster.h"
 #include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"

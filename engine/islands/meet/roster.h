@@ -113,3 +113,19 @@ uint64_t roster_offers(const roster *r, int64_t merge);
  * that report; 0: none, too few, or only islands that leave. *all: everybody who is ready has reported, but for the
  * slots that nobody need wait for. */
 uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least, uint64_t refused);
+
+/* What becomes of the other islands, a line each: who joined, left, is away (its lease has run out: killed, frozen or
+ * cut off), or is back, and after which outer step. Told by comparing what etcd says at one moment with what it said
+ * before.
+ */
+
+enum { NEWS_LINE = 256 }; /* bytes of a line, at most */
+
+typedef struct news news;
+typedef void news_say(void *context, const char *line);
+
+/* `own`: the slot that is not told of. */
+news *news_open(int own, news_say *say, void *context);
+void news_close(news *n); /* NULL is accepted */
+/* `now` in seconds, of any clock; `lease`: seconds without a sign of life after which an island is given up. */
+void news_look(news *n, const roster *r, double now, int lease);

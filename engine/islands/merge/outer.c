@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/islands/merge/privacy.h"
+#include "engine/islands/merge/rule.h"
 #include "engine/state/rank/state.h"
 #include "memory/arena.h"
 #include "memory/log.h"

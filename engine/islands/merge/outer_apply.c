@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/islands/merge/outer_island_internal.h"
-#include "engine/islands/merge/privacy.h"
+#include "engine/islands/merge/rule.h"
 #include "memory/log.h"
 
 /* The units of a fragment, of all ranks: for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;) */

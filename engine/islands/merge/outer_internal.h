@@ -4,14 +4,17 @@
  * say so are collective over the job's ranks, and all ranks see the same roster. */
 #pragma once
 
-#include "kernels/compress.h"
+#include <stdbool.h>
+
 #include "engine/islands/islands.h"
 #include "engine/islands/meet/membership.h"
-#include "engine/islands/merge/norms.h"
+#include "engine/islands/meet/roster.h"
 #include "engine/islands/merge/robust.h"
 #include "engine/islands/merge/rule.h"
 #include "engine/islands/merge/units.h"
+#include "engine/islands/wire/keys.h"
 #include "engine/islands/wire/transport.h"
+#include "kernels/compress.h"
 #include "parallel/comm/comm.h"
 #include "parallel/watch/watchdog.h"
 
@@ -50,6 +53,30 @@ typedef struct outer_memory {
     checkpoint_piece *pieces;                  /* of it that checkpoints hold */
     int piece_count;
 } outer_memory;
+
+/* How large are honest changes? Each island counts once, by the norm of its change that was merged last, so that one
+ * that sends many small ones does not decide what is large.
+ *
+ * Islands are told apart by their keys, since one with a good key can claim several slots and names: the slots of one
+ * key count together, by their median. Where all islands share one key, slots are told apart instead.
+ *
+ *     three or more are known: the median    two: the larger    one: what is usual for itself alone, unless it is the
+ *     judge's own
+ */
+
+typedef struct norms {
+    struct {
+        bool known;
+        double norm; /* of the slot's change that was merged last */
+        char key[KEYS_TEXT];
+    } of[ROSTER_SLOTS];
+} norms;
+
+/* The change of the slot, from an island with this public key, is merged. */
+void norms_note(norms *n, int slot, const char *key, double norm);
+/* What is usual beside a change of the slot, for an island in slot `self`, or for one without a slot, -1; 0: not
+ * known. */
+double norms_usual(const norms *n, int slot, int self);
 
 /* What is fetched of other islands. */
 typedef struct outer_fetches {

@@ -7,7 +7,7 @@
 #include <sys/random.h>
 
 #include "engine/config/batch_ramp.h"
-#include "engine/islands/merge/privacy.h"
+#include "engine/islands/merge/rule.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -116,6 +116,11 @@ static int64_t draw_id(const outer *c)
     MUST(getrandom(&id, sizeof id, 0) == sizeof id, "the system has no random numbers");
     comm_broadcast_bytes(comm_world(c->world), &id, sizeof id, 0);
     return (int64_t)(id >> 1);
+}
+
+bool outer_undo_holds(const islands *o)
+{
+    return o->core.memory.reference_before && o->undo.merge > 0 && o->undo.merge == o->core.merge;
 }
 
 void outer_offer(islands *o, const islands_position *p, int fragment, int64_t merge)

@@ -1,6 +1,6 @@
 /* An island: the core (outer_internal.h) and what belongs to training. A topology is a struct of functions; offering,
  * awaiting and settling are the same for all (outer_island.c, start there): outer_merge.c is of topology all, with
- * outer_join.c and outer_undo.c, outer_gossip.c of groups, outer_push.c of islands with a server. outer_apply.c has the
+ * outer_join.c, outer_gossip.c of groups, outer_push.c of islands with a server. outer_apply.c has the
  * arithmetic, on units and weights. */
 #pragma once
 
@@ -63,7 +63,7 @@ typedef struct outer_doubt {
     int64_t drawn, base; /* the history that this island has begun, or wants to, after this merge; 0: none */
 } outer_doubt;
 
-/* outer.undo: the merge that the reference before is of, and what this island thinks of it. outer_undo.c's. */
+/* outer.undo: the merge that the reference before is of, and what this island thinks of it. outer_merge.c's. */
 typedef struct outer_undo {
     int64_t merge; /* 0: of none */
     int64_t taken; /* the step after which the weights took it; -1: they have not */
@@ -132,6 +132,8 @@ void outer_offer(islands *o, const islands_position *p, int fragment, int64_t me
 void outer_withdraw(islands *o, const char *why);
 /* Has etcd heard of it? Then it is over, and missed. */
 void outer_end_withdrawal(islands *o);
+/* Is the state before this island's last merge here? Never without outer.undo. The same on all ranks. */
+bool outer_undo_holds(const islands *o);
 /* Until what is offered is merged, or is not offered any more; and then until the weights have it. Without etcd nobody
  * knows, and training continues. */
 status outer_await(islands *o, islands_position *p);
@@ -155,21 +157,6 @@ void outer_take_reference(islands *o, bool with_rest);
 /* The weights of a fragment become the reference, and the reverse. */
 void outer_give_reference(islands *o, int fragment);
 void outer_take_weights(islands *o, int fragment);
-
-/* ---- outer_undo.c, which does nothing without outer.undo ---- */
-
-/* Before the merge in the roster is made: the state that it may be undone to. */
-void outer_undo_keep(islands *o);
-/* The weights have taken the merge. */
-void outer_undo_taken(islands *o);
-/* Is the state before this island's last merge here? The same on all ranks. */
-bool outer_undo_holds(const islands *o);
-/* Do more than half of the slots want the last merge undone, rather than a merge of their changes? */
-bool outer_undo_wins(const islands *o, uint64_t takes);
-/* What this island has learnt since the reference, and what its sent changes lacked, is of no use any more. */
-void outer_undo_forget(islands *o);
-/* The head in the roster undoes this island's last merge: reference, momentum and weights are those before it. */
-void outer_undo_take(islands *o);
 
 /* ---- outer_join.c: an island's state becomes that of others, if it is behind ---- */
 

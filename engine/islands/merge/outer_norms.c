@@ -1,12 +1,61 @@
 /* What islands have sent, and is it too large to be honest? What was merged of each island last says what is usual
- * (norms.h). And what do the changes of a merge say of each other (robust.h)? */
+ * (norms_usual). And what do the changes of a merge say of each other (robust.h)? */
+
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/host/incident_log.h"
 #include "engine/islands/merge/outer_internal.h"
+#include "engine/islands/merge/robust.h"
 #include "memory/log.h"
+
+void norms_note(norms *n, int slot, const char *key, double norm)
+{
+    n->of[slot].known = true;
+    n->of[slot].norm = norm;
+    snprintf(n->of[slot].key, sizeof n->of[slot].key, "%s", key);
+}
+
+static bool same_key(const norms *n, int a, int b)
+{
+    return n->of[a].known && n->of[b].known && !strcmp(n->of[a].key, n->of[b].key);
+}
+
+/* x[] = the norms of all slots with this slot's key, of which none is before it; their number, or 0. */
+static int take_key(double *x, const norms *n, int slot)
+{
+    int count = 0;
+    for (int s = 0; s < slot; s++)
+        if (same_key(n, s, slot))
+            return 0;
+    for (int s = slot; s < ROSTER_SLOTS; s++)
+        if (same_key(n, s, slot))
+            x[count++] = n->of[s].norm;
+    return count;
+}
+
+double norms_usual(const norms *n, int slot, int self)
+{
+    double by_slot[ROSTER_SLOTS], by_key[ROSTER_SLOTS];
+    int slots = 0, groups = 0;
+    for (int s = 0; s < ROSTER_SLOTS; s++) {
+        int count = take_key(by_slot, n, s);
+        slots = count > 0 ? count : slots; /* of the key seen last: of all, where there is one */
+        if (count > 0)
+            by_key[groups++] = robust_median(by_slot, count);
+    }
+    const double *x = groups == 1 ? by_slot : by_key;
+    int count = groups == 1 ? slots : groups;
+    if (count >= 3)
+        return robust_median(x, count);
+    if (count == 2)
+        return fmax(x[0], x[1]);
+    if (self >= 0 && n->of[self].known)
+        return n->of[self].norm;
+    return n->of[slot].known ? n->of[slot].norm : 0;
+}
 
 /* A change may be so many times what is usual; before that is known, so many times this rank's share of the model, or
  * of this island's own change, if that is larger. */
@@ -32,7 +81,7 @@ static double usual_norm(const outer *o, int slot)
     return norms_usual(&o->fetches.norms[o->fragment], slot, o->slot == ROSTER_SERVER ? -1 : o->slot);
 }
 
-/* What is above this is refused of a slot: ten times what is usual (norms.h), or, before that is known, a hundred times
+/* What is above this is refused of a slot: ten times what is usual, or, before that is known, a hundred times
  * the reference or this island's own change. */
 static double norm_limit(const outer *o, int slot)
 {

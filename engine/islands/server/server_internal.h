@@ -1,5 +1,5 @@
-/* What the files of the server share: server.c (the work; start there), server_merge.c, server_files.c (where the model
- * begins, saving it), server_journal.c (what has been merged since). */
+/* What the files of the server share: server.c (the work, start there, where the model begins, saving it),
+ * server_merge.c, server_journal.c (what has been merged since). */
 #pragma once
 
 #include "engine/checkpoint/checkpoint_writer.h"
@@ -43,15 +43,6 @@ void server_merge(server *v, int slot, double share);
 /* `head` with the answers, that to wanted->slot replaced by it if there is one; its merge is `merge`. */
 json_t *server_head(const server *v, const roster_part *wanted, int64_t merge);
 void server_take_head(server *v, const roster *head);
-
-/* server_files.c */
-status server_files_open(server *v); /* and the model */
-status server_files_save(server *v);
-void server_files_close(server *v);
-/* One line of merges.jsonl, on rank 0. */
-void server_files_line(server *v, const roster_part *part, int64_t base, double share);
-/* `stopped`: by a signal. */
-status server_files_summary(server *v, bool stopped);
 
 /* server_journal.c */
 status server_journal_open(server *v);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/islands/meet/news.h"
+#include "engine/islands/meet/roster.h"
 #include "memory/log.h"
 #include "tests/test.h"
 

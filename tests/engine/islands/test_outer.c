@@ -5,8 +5,7 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "engine/islands/merge/norms.h"
-#include "engine/islands/merge/privacy.h"
+#include "engine/islands/merge/outer_internal.h"
 #include "engine/islands/merge/rule.h"
 #include "engine/islands/merge/units.h"
 #include "kernels/compress.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/infer/generator.h"
+#include "engine/infer/inference.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "memory/scope.h"

@@ -9,7 +9,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
-#include "parallel/schedule/schedule_search.h"
 
 /* Chunks round and round, and folded. */
 enum { MAPS = 2 };

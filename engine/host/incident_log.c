@@ -127,7 +127,7 @@ void incident_log_say_held(const char *folder, incident_log_held *k)
 
 /* ---- the flight record ---- */
 
-static void describe_entry(line *l, const history_entry *e, double offset)
+static void describe_entry(line *l, const watchdog_position *e, double offset)
 {
     add(l, "{\"time\": %.6f, \"step\": %lld", 1e-9 * (double)e->time + offset, (long long)e->step);
     if (e->micro_batch >= 0)
@@ -145,9 +145,9 @@ static void describe_entry(line *l, const history_entry *e, double offset)
 static void write_flight(const incident_log *k, watchdog *w)
 {
     char path[PATH_MAX], text[16384];
-    history_entry entries[HISTORY_ENTRIES];
+    watchdog_position entries[HISTORY_ENTRIES];
     line l = {.text = text, .room = sizeof text};
-    int count = history_read(watchdog_history(w), entries);
+    int count = watchdog_read_history(w, entries);
     double offset = clock_of(CLOCK_REALTIME) - clock_of(CLOCK_MONOTONIC);
     snprintf(path, sizeof path, "%.*s/flight-%d.jsonl", PATH_MAX - 32, k->folder, log_rank());
     int file = atomic_create(path, 0666);

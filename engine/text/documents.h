@@ -65,3 +65,17 @@ int64_t documents_consumed(const documents *d); /* bytes of the files read so fa
  * record's alone, and the documents go on behind it; its message names file, line and reason. */
 status documents_text(documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
                       const documents_raw *raw);
+
+/* What a SentencePiece model is trained on: the lines of all documents, long ones in parts.
+ *
+ * sentences_next is a sentencepiece_next. A failure to read ends the sentences; sentences_result tells it afterwards.
+ */
+
+typedef struct sentences sentences;
+
+/* The documents stay the caller's. `skip_bad`: pass over records that documents_text() fails at. */
+sentences *sentences_open(documents *d, bool skip_bad);
+void sentences_close(sentences *s);
+bool sentences_next(void *s, const char **text, int64_t *length);
+status sentences_result(const sentences *s);
+int64_t sentences_bytes(const sentences *s); /* of text so far */

@@ -1,4 +1,4 @@
-#include "engine/text/sentences.h"
+#include "engine/text/documents.h"
 
 #include <stdlib.h>
 #include <string.h>

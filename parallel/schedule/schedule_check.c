@@ -1,5 +1,5 @@
 /* The checks that schedule_check.h promises. */
-#include "parallel/schedule/schedule_check.h"
+#include "parallel/schedule/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,3 @@
-#include "parallel/schedule/schedule_search.h"
 
 #include <math.h>
 #include <stdlib.h>

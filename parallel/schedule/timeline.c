@@ -1,4 +1,4 @@
-#include "parallel/schedule/timeline.h"
+#include "parallel/schedule/simulate.h"
 
 #include <math.h>
 #include <stdlib.h>

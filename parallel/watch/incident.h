@@ -62,3 +62,24 @@ const char *incident_phase_name(incident_phase p);     /* "set-up", "step", ... 
 const char *incident_verdict_name(incident_verdict v); /* "dead", "frozen", ... */
 /* -1: no verdict is called so */
 int incident_verdict_find(const char *name);
+
+/* The flight record: the last ops and messages of a rank, with times, in a ring.
+ *
+ * One thread adds, in some tens of nanoseconds and without a lock; any thread may read while it does, and then the
+ * oldest entry may be half of a newer one. Texts are pointers, which must outlive the history: labels of a program,
+ * literals. */
+enum { HISTORY_ENTRIES = 2000 };
+
+typedef struct history history;
+
+/* Where a rank is, as its training thread says (watchdog_at()). Texts must live as long as the watchdog. */
+typedef struct watchdog_position {
+    int64_t time; /* CLOCK_MONOTONIC, nanoseconds; history_add fills it in */
+    int64_t step;
+    int micro_batch;    /* -1: not within one */
+    int peer;           /* of a message: world rank; -1: none, or a whole group */
+    int64_t bytes;      /* of a message; 0: none */
+    const char *action; /* "forward", "save"; NULL: none */
+    const char *op;     /* the op's label; NULL: none */
+    const char *kind;   /* "linear", "all_reduce"; NULL: none */
+} watchdog_position;

@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "memory/clock.h"
@@ -18,6 +20,65 @@
 #define SOON_SECONDS    3.0
 #define WARN_SECONDS    60.0
 #define HEARSAY_SECONDS 2.0
+
+/* ---- the flight record ---- */
+
+/* Fields are atomic so that a reader in another thread is no data race; relaxed, so that they cost what plain ones
+ * do. */
+typedef struct slot {
+    _Atomic int64_t time, step, bytes;
+    _Atomic int32_t micro_batch, peer;
+    const char *_Atomic action;
+    const char *_Atomic op;
+    const char *_Atomic kind;
+} slot;
+
+struct history {
+    _Atomic uint64_t added;
+    slot slots[HISTORY_ENTRIES];
+};
+
+history *history_new(void)
+{
+    return must_calloc(1, sizeof(history));
+}
+
+void history_free(history *h)
+{
+    free(h);
+}
+
+#define STORE(member) atomic_store_explicit(&s->member, e->member, memory_order_relaxed)
+#define LOAD(member)  .member = atomic_load_explicit(&s->member, memory_order_relaxed)
+
+void history_add(history *h, const watchdog_position *e)
+{
+    struct timespec now;
+    uint64_t added = atomic_load_explicit(&h->added, memory_order_relaxed);
+    slot *s = &h->slots[added % HISTORY_ENTRIES];
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    atomic_store_explicit(&s->time, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec, memory_order_relaxed);
+    STORE(step);
+    STORE(bytes);
+    STORE(micro_batch);
+    STORE(peer);
+    STORE(action);
+    STORE(op);
+    STORE(kind);
+    atomic_store_explicit(&h->added, added + 1, memory_order_release);
+}
+
+int history_read(const history *h, watchdog_position *out)
+{
+    uint64_t added = atomic_load_explicit(&h->added, memory_order_acquire);
+    uint64_t count = added < HISTORY_ENTRIES ? added : HISTORY_ENTRIES;
+    for (uint64_t i = 0; i < count; i++) {
+        const slot *s = &h->slots[(added - count + i) % HISTORY_ENTRIES];
+        out[i] = (watchdog_position){LOAD(time),  LOAD(step),   LOAD(micro_batch), LOAD(peer),
+                                     LOAD(bytes), LOAD(action), LOAD(op),          LOAD(kind)};
+    }
+    return (int)count;
+}
 
 /* ---- where this rank is ---- */
 
@@ -54,31 +115,25 @@ static void slot_enter(watchdog_slot *s, incident_phase phase, bool storage, int
     PUT(version, version);
 }
 
-static history_entry entry_of(const watchdog_position *p)
+static void note(watchdog *w, const watchdog_position *p)
 {
-    return (history_entry){.step = p->step,
-                           .micro_batch = p->micro_batch,
-                           .peer = p->bytes ? p->peer : -1,
-                           .bytes = p->bytes,
-                           .action = p->action,
-                           .op = p->op,
-                           .kind = p->kind};
+    watchdog_position noted = *p;
+    noted.peer = p->bytes ? p->peer : -1;
+    history_add(w->history, &noted);
 }
 
 void watchdog_at(watchdog *w, const watchdog_position *p)
 {
     if (!w)
         return;
-    history_entry e = entry_of(p);
     slot_move(&w->slot, p);
-    history_add(w->history, &e);
+    note(w, p);
 }
 
 void watchdog_note(watchdog *w, const watchdog_position *p)
 {
-    history_entry e = entry_of(p);
     if (w)
-        history_add(w->history, &e);
+        note(w, p);
 }
 
 void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t step, const char *what)
@@ -86,9 +141,7 @@ void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t ste
     if (!w)
         return;
     slot_enter(&w->slot, phase, storage, step, what);
-    history_add(w->history,
-                &(history_entry){
-                    .step = step, .micro_batch = -1, .peer = -1, .action = incident_phase_name(phase), .op = what});
+    note(w, &(watchdog_position){.step = step, .micro_batch = -1, .action = incident_phase_name(phase), .op = what});
 }
 
 void watchdog_beside(watchdog *w, const char *what)
@@ -96,14 +149,6 @@ void watchdog_beside(watchdog *w, const char *what)
     if (!w)
         return;
     atomic_store(&w->beside_what, what);
-    atomic_fetch_add(&w->beside_moves, 1);
-}
-
-void watchdog_beside_end(watchdog *w)
-{
-    if (!w)
-        return;
-    atomic_store(&w->beside_what, (const char *)NULL);
     atomic_fetch_add(&w->beside_moves, 1);
 }
 
@@ -156,9 +201,9 @@ const char *watchdog_host(const watchdog *w)
     return w ? w->host : "";
 }
 
-history *watchdog_history(watchdog *w)
+int watchdog_read_history(const watchdog *w, watchdog_position *out)
 {
-    return w->history;
+    return history_read(w->history, out);
 }
 
 void watchdog_where(char *out, int bytes, void *w)

@@ -14,8 +14,13 @@
 
 #include "memory/status.h"
 #include "parallel/comm/comm.h"
-#include "parallel/watch/history.h"
 #include "parallel/watch/incident.h"
+
+history *history_new(void);
+void history_free(history *h);
+void history_add(history *h, const watchdog_position *e);
+/* The last entries, oldest first, to out[HISTORY_ENTRIES]; returns how many. */
+int history_read(const history *h, watchdog_position *out);
 
 typedef struct watchdog watchdog;
 
@@ -45,17 +50,17 @@ void watchdog_at(watchdog *w, const watchdog_position *position);
 /* For the flight record only: no progress by itself. */
 void watchdog_note(watchdog *w, const watchdog_position *position);
 
-/* Work beside the training thread, by one other thread at a time (the writer of a checkpoint): until its end, each call
- * must follow the last within the limit of the phase "save". */
+/* Work beside the training thread, by one other thread at a time (the writer of a checkpoint): until its end, NULL,
+ * each call must follow the last within the limit of the phase "save". */
 void watchdog_beside(watchdog *w, const char *what);
-void watchdog_beside_end(watchdog *w);
 
 /* This rank cannot go on, for a reason that the others' watchdogs cannot see. Returns when everybody knows, or after
  * some seconds; the process is then to end. Any thread, and a signal's handler, may call it. */
 void watchdog_fail(watchdog *w, incident_verdict verdict, const char *words);
 
 const char *watchdog_host(const watchdog *w);
-history *watchdog_history(watchdog *w);
+/* history_read() of this rank's flight record. */
+int watchdog_read_history(const watchdog *w, watchdog_position *out);
 /* This rank's place as an incident's fields; `text` holds its words. */
 typedef struct watchdog_text {
     char action[96], op[112];

@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 
 #include "parallel/comm/comm.h"
-#include "parallel/watch/history.h"
 #include "parallel/watch/incident.h"
 
 typedef struct watchdog watchdog;

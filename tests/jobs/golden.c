@@ -11,7 +11,7 @@
 
 #include "engine/files/indexed.h"
 #include "engine/files/safetensors.h"
-#include "engine/infer/generator.h"
+#include "engine/infer/inference.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"

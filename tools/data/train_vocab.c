@@ -7,7 +7,7 @@
 #include "engine/train/report/report.h"
 #include "engine/tokenizer/sentencepiece.h"
 #include "engine/system/worker.h"
-#include "engine/text/sentences.h"
+#include "engine/text/documents.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/stop.h"

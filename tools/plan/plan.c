@@ -16,7 +16,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"
-#include "parallel/schedule/timeline.h"
+#include "parallel/schedule/simulate.h"
 #include "tools/planning.h"
 #include "tools/ticker.h"
 #include "tools/plan/plan_parts.h"

@@ -7,11 +7,9 @@
 #include "memory/log.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/schedule_make.h"
-#include "parallel/schedule/schedule_search.h"
-#include "parallel/schedule/timeline.h"
+#include "parallel/schedule/simulate.h"
 #include "tools/options.h"
 #include "tools/tools.h"
-#include "parallel/schedule/schedule_check.h"
 
 static const double NUMBER_MOST = 1e12;
 

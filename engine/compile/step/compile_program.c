@@ -18,7 +18,6 @@
 #include "memory/scope.h"
 #include "parallel/schedule/lowering.h"
 #include "parallel/schedule/schedule.h"
-#include "parallel/schedule/schedule_check.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/simulate.h"
 

@@ -223,7 +223,7 @@ static void work(saver *s)
     s->working = false;
     worker_tell(&s->worker);
     worker_unlock(&s->worker);
-    watchdog_beside_end(s->options.watchdog);
+    watchdog_beside(s->options.watchdog, NULL);
 }
 
 static bool wait_for_work(saver *s)

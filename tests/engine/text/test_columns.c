@@ -8,7 +8,6 @@
 
 #include "engine/text/columns_reader.h"
 #include "engine/text/documents.h"
-#include "engine/text/sentences.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"

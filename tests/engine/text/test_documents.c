@@ -11,7 +11,6 @@
 #include "engine/system/atomic.h"
 #include "engine/data/corpus.h"
 #include "engine/text/documents.h"
-#include "engine/text/sentences.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"

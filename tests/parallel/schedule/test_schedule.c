@@ -10,7 +10,6 @@
 #include "tests/parallel/schedule/optimum.h"
 #include "tests/parallel/schedule/schedules.h"
 #include "tests/test.h"
-#include "parallel/schedule/schedule_check.h"
 
 static void must_pass(const schedule *s)
 {

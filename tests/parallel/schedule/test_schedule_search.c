@@ -8,10 +8,8 @@
 #include "memory/log.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/schedule_make.h"
-#include "parallel/schedule/schedule_search.h"
 #include "tests/parallel/schedule/schedules.h"
 #include "tests/test.h"
-#include "parallel/schedule/schedule_check.h"
 
 enum { STAGES_MOST = 32, CHUNKS_MOST = 2 * STAGES_MOST };
 

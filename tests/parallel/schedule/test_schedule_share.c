@@ -11,7 +11,6 @@
 #include "parallel/schedule/schedule_make.h"
 #include "tests/parallel/schedule/schedules.h"
 #include "tests/test.h"
-#include "parallel/schedule/schedule_check.h"
 
 /* Of a stage's layers a micro-batch takes 1, 1 and 1; of the whole head `head` times that. */
 static simulate_cost *costs_of(const schedule *layers, double head)

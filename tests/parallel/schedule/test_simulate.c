@@ -8,7 +8,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "parallel/schedule/simulate.h"
-#include "parallel/schedule/timeline.h"
 #include "parallel/schedule/schedule_make.h"
 #include "tests/parallel/schedule/schedules.h"
 #include "tests/test.h"

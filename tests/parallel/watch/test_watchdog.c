@@ -242,11 +242,11 @@ static void a_lost_link_ends_the_job_and_blames_nobody(void **state)
 static void the_flight_record_keeps_the_last_entries(void **state)
 {
     (void)state;
-    static history_entry read[HISTORY_ENTRIES];
+    static watchdog_position read[HISTORY_ENTRIES];
     history *h = history_new();
     assert_int_equal(history_read(h, read), 0);
     for (int i = 0; i < 3 * HISTORY_ENTRIES / 2; i++) {
-        history_add(h, &(history_entry){.step = i, .op = "op", .bytes = 2 * i, .peer = i % 7, .micro_batch = -1});
+        history_add(h, &(watchdog_position){.step = i, .op = "op", .bytes = 2 * i, .peer = i % 7, .micro_batch = -1});
         if (i == 9)
             assert_int_equal(history_read(h, read), 10);
     }

@@ -30,7 +30,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
 
 /* Ops of a training step may be played a second time to see whether their bits repeat (engine/guard/verify.h). An op
  * that reads bytes that it writes (it adds to a sum, works in place, or has a state) can only be repeated when these
- * are put back as they were. There is room for the largest such op behind everything else in the arena, where the run
+ * are put back as they were. There is room for the largest such op after everything else in the arena, where the run
  * verifies. */
 
 /* The most sums that are kept of a parameter: weight, own rows, master, states, feedback and that of the sum. */

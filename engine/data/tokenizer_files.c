@@ -131,24 +131,16 @@ static bool open_json_beside(tokenizer **out, const char *stem, const char *foun
     return taken;
 }
 
-/* Where a store was asked in vain, a failure says whether it answers. */
-static status open_default(tokenizer **out, const char *stem)
-{
-    AUTO_FREE char *path = must_format("%stokenizer.json", stem);
-    return open_file(out, path);
-}
-
 static status open_first(tokenizer **out, const char *stem)
 {
     AUTO_FREE char *path = find(stem);
-    status s = STATUS_OK;
-    if (!path && object_is_url(stem))
-        s = open_default(out, stem);
-    else if (!path)
-        s = status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
-    else if (!open_json_beside(out, stem, path))
-        s = open_file(out, path);
-    return s;
+    if (!path && !object_is_url(stem))
+        return status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
+    if (!path) /* a store was asked in vain: the failure says whether it answers */
+        path = must_format("%stokenizer.json", stem);
+    else if (open_json_beside(out, stem, path))
+        return STATUS_OK;
+    return open_file(out, path);
 }
 
 static bool is_first(const char *stem)

@@ -37,9 +37,11 @@ static cause parse(const json_t *line)
     const char *host = json_string_value(json_object_get(line, "host"));
     const char *words = json_string_value(json_object_get(line, "words"));
     const json_t *rank = json_object_get(line, "rank"), *step = json_object_get(line, "step");
-    int which = verdict ? incident_verdict_find(verdict) : -1;
-    cause c = {.known = which >= 0 && json_is_true(json_object_get(line, "ends")),
-               .verdict = which >= 0 ? (incident_verdict)which : INCIDENT_DEAD,
+    int which = 0;
+    while (which < INCIDENT_VERDICTS && !(verdict && !strcmp(incident_verdict_name((incident_verdict)which), verdict)))
+        which++;
+    cause c = {.known = which < INCIDENT_VERDICTS && json_is_true(json_object_get(line, "ends")),
+               .verdict = which < INCIDENT_VERDICTS ? (incident_verdict)which : INCIDENT_DEAD,
                .rank = json_is_integer(rank) ? (int)json_integer_value(rank) : -1,
                .step = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1};
     snprintf(c.host, sizeof c.host, "%s", host ? host : "");

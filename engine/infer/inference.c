@@ -12,15 +12,6 @@
 
 const char *const inference_devices[] = {"auto", "cpu", "cuda", NULL};
 
-static status choose_device(const device_interface **out, inference_where where)
-{
-    *out = &device_cpu;
-    if (where == INFERENCE_CPU)
-        return STATUS_OK;
-    status s = device_find(out, "cuda");
-    return where == INFERENCE_AUTO ? STATUS_OK : s;
-}
-
 static status lay_out(grid *out, const inference_ranks *r)
 {
     int ranks = comm_ranks(r->world);
@@ -54,7 +45,10 @@ static status prepare(inference *out, executor_options *how, weights *from, cons
                       const compile_options *wanted)
 {
     compile_options o = *wanted;
-    TRY(choose_device(&how->device, ranks->where));
+    how->device = &device_cpu;
+    status found = ranks->where == INFERENCE_CPU ? STATUS_OK : device_find(&how->device, "cuda");
+    if (found != STATUS_OK && ranks->where != INFERENCE_AUTO)
+        return found;
     how->backend = how->device->backend ? how->device->backend : &cpu_backend;
     TRY(lay_out(&o.grid, ranks));
     o.shape = *weights_shape(from);

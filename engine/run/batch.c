@@ -175,13 +175,6 @@ static status read_samples(batch_facts *out, batch_ids at, int64_t sequence, con
     return STATUS_OK;
 }
 
-/* Adds a micro-batch to the sum of what was dealt, and where to. */
-static void sum_deal(batch_facts *out, const int32_t *places, const int32_t *tokens, int64_t count)
-{
-    out->deal = crc32c(out->deal, places, count * (int64_t)sizeof *places);
-    out->deal = crc32c(out->deal, tokens, count * (int64_t)sizeof *tokens);
-}
-
 static status fill_divided(batch_facts *out, const batch_ids *to, const compiled *c, const samples *s, batch_range of)
 {
     const compile_options *o = &c->options;
@@ -194,8 +187,9 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
         deal_places(to, c, m, whole.of[INPUT_document_start]);
         add_imbalance(out, o, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch,
                       whole.of[INPUT_document_start], (double)of.count / o->micro_batch);
-        sum_deal(out, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch, whole.of[INPUT_tokens],
-                 tokens_count(o).micro_batch);
+        const int64_t dealt = tokens_count(o).micro_batch, bytes = dealt * (int64_t)sizeof(int32_t);
+        out->deal = crc32c(out->deal, to->of[INPUT_all_places] + m * dealt, bytes);
+        out->deal = crc32c(out->deal, whole.of[INPUT_tokens], bytes);
         /* This rank's tokens of micro-batch `m`, whose ids lie end to end in `whole`. */
         int64_t tokens = tokens_count(o).rank;
         const int32_t *places = to->of[INPUT_places] + m * tokens;

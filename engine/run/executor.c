@@ -451,7 +451,6 @@ static void play_observed(executor *e, const compiled_program *p, int i)
 
 static void play_ops(executor *e, const compiled_program *p)
 {
-    bool alone = comm_ranks(e->world) == 1;
     double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
@@ -465,7 +464,7 @@ static void play_ops(executor *e, const compiled_program *p)
         tell_watchdog(e, o, o->label, e->apart);
         play_observed(e, p, i);
         mark(e, i);
-        if (!alone)
+        if (comm_ranks(e->world) > 1)
             comm_progress(e->world);
         if (e->seconds) {
             synchronise(e);

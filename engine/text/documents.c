@@ -488,18 +488,14 @@ static bool is_blank(const char *text, int64_t length)
     return true;
 }
 
-/* Whether an input holds nothing of this part, which its size tells. */
-static bool is_apart(const documents *d, int input)
-{
-    return d->begins && (d->begins[input + 1] <= d->first || d->begins[input] >= d->end);
-}
-
 status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *more)
 {
     for (;;) {
         if (!d->source) {
-            while (d->current < d->count && is_apart(d, d->current))
-                d->current++;
+            for (const int64_t *b = d->begins; b && d->current < d->count; d->current++)
+                if (b[d->current + 1] > d->first &&
+                    b[d->current] < d->end) /* else its size tells that it is not ours */
+                    break;
             *more = d->current < d->count;
             if (!*more)
                 return STATUS_OK;

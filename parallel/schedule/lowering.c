@@ -231,12 +231,6 @@ static void write_steps(writer *w, int launches, const action_needs *needs, cons
             write_wait(w, k);
 }
 
-static void add_need(action_needs *n, int k)
-{
-    MUST(n->count < TAKES, "launch %d brings more than an action takes", k);
-    n->launch[n->count++] = k;
-}
-
 static void lower_stage(lowering *out, const simulation *timing, int stage, launch *launches, int n,
                         lowering_options options)
 {
@@ -249,8 +243,10 @@ static void lower_stage(lowering *out, const simulation *timing, int stage, laun
     for (int k = 0; k < n; k++)
         waits[k] = -1;
     for (int k = 0; k < n; k++) {
-        if (launches[k].taker >= 0)
-            add_need(&needed[launches[k].taker], k);
+        action_needs *of = launches[k].taker >= 0 ? &needed[launches[k].taker] : NULL;
+        MUST(!of || of->count < TAKES, "launch %d brings more than an action takes", k);
+        if (of)
+            of->launch[of->count++] = k;
         else if (launches[k].wait_at >= 0)
             waits[launches[k].wait_at] = k;
     }

@@ -1,7 +1,5 @@
 #include "parallel/watch/incident.h"
 
-#include <string.h>
-
 static const char *const phases[INCIDENT_PHASES] = {
     [DURING_START] = "start",           [DURING_SETUP] = "set-up", [DURING_LOAD] = "load", [DURING_STEP] = "step",
     [DURING_EVALUATION] = "evaluation", [DURING_SAVE] = "save",    [DURING_END] = "end",
@@ -21,12 +19,4 @@ const char *incident_phase_name(incident_phase p)
 const char *incident_verdict_name(incident_verdict v)
 {
     return verdicts[v];
-}
-
-int incident_verdict_find(const char *name)
-{
-    for (int i = 0; i < INCIDENT_VERDICTS; i++)
-        if (strcmp(verdicts[i], name) == 0)
-            return i;
-    return -1;
 }

@@ -60,8 +60,6 @@ typedef void watchdog_write(void *context, const incident *what, bool ours);
 
 const char *incident_phase_name(incident_phase p);     /* "set-up", "step", ... */
 const char *incident_verdict_name(incident_verdict v); /* "dead", "frozen", ... */
-/* -1: no verdict is called so */
-int incident_verdict_find(const char *name);
 
 /* The flight record: the last ops and messages of a rank, with times, in a ring.
  *

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "memory/clock.h"
@@ -309,7 +310,8 @@ void watchdog_end_bye(struct watchdog *w)
     watchdog_end_frame(w, &bye, WATCHDOG_BYE);
     for (int i = 0; i < watchdog_end_links(w); i++) {
         watchdog_link_send(&w->links[i], &bye);
-        watchdog_link_finish(&w->links[i]);
+        if (w->links[i].fd >= 0)
+            shutdown(w->links[i].fd, SHUT_WR); /* the other side sees the end after the last frame */
     }
 }
 

@@ -72,8 +72,6 @@ typedef struct watchdog_link {
 /* Collective: connect. `links` is [ranks] at rank 0 (its own stays unused), and [1] elsewhere. */
 status watchdog_link_star(watchdog_link *links, comm *c);
 void watchdog_link_close(watchdog_link *l);
-/* Nothing more will be sent: the other side sees the end after the last frame. */
-void watchdog_link_finish(watchdog_link *l);
 /* Send, unless an earlier frame still blocks the way. False: the connection is broken. */
 bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f);
 /* 1: a frame arrived; 0: none has; -1: the other side is gone */

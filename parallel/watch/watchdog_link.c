@@ -36,12 +36,6 @@ void watchdog_link_close(watchdog_link *l)
     l->fd = -1;
 }
 
-void watchdog_link_finish(watchdog_link *l)
-{
-    if (l->fd >= 0)
-        shutdown(l->fd, SHUT_WR);
-}
-
 static bool flush_owed(watchdog_link *l)
 {
     while (l->owed) {

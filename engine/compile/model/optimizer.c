@@ -105,11 +105,6 @@ typedef struct span {
     op_attributes at; /* where they are in the named tensor */
 } span;
 
-static bool rounds(const compile_options *o)
-{
-    return precision_is_narrow(o->optimizer.state) || precision_is_narrow(o->optimizer.master);
-}
-
 /* A piece of a parameter within the rows, or elements, that this rank owns. */
 static span piece_span(const storage *s, const parameter_piece *q)
 {
@@ -139,7 +134,7 @@ static int find_spans(span **spans, const optimizer_update *u, int64_t first, in
 {
     int count = 0;
     span *out = *spans = pool_alloc(&u->out->pool, (size_t)(u->s->of->piece_count + 1) * sizeof *out);
-    if (!rounds(&u->c->options)) {
+    if (!precision_is_narrow(u->c->options.optimizer.state) && !precision_is_narrow(u->c->options.optimizer.master)) {
         *out = (span){.first = first, .rows = rows};
         return 1;
     }

@@ -27,11 +27,6 @@ double target_balance(const compile_options *o)
     return devices_balance(target_device(o), target_peak(o));
 }
 
-double target_balance_sent(const compile_options *o)
-{
-    return devices_balance_sent(target_device(o), target_peak(o));
-}
-
 /* A run of halves, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries. */
 static int64_t run_of(int64_t half, config_balance balance)
 {

@@ -70,6 +70,5 @@ peak_kind target_peak(const compile_options *o);
 /* Model FLOPs utilisation: the share of what `ranks` devices of `peak` FLOP/s can do in these seconds that a model
  * needs for so many tokens; NAN: the peak is not known. */
 double target_mfu(double flops_per_token, double tokens, double seconds, double peak, int ranks);
-/* FLOPs of products in the time that a byte of memory traffic takes, and that a byte sent to another rank takes. */
+/* FLOPs of products in the time that a byte of memory traffic takes. */
 double target_balance(const compile_options *o);
-double target_balance_sent(const compile_options *o);

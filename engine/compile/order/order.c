@@ -38,11 +38,6 @@ static int compare_spans(const void *a, const void *b)
     return (x->operand > y->operand) - (x->operand < y->operand);
 }
 
-static span span_of(const tensor *t, int64_t at)
-{
-    return (span){t->address, t->address + tensor_bytes(t), at};
-}
-
 /* Persistent operands whose bytes overlap, directly or by way of others, get one number. */
 static int number_persistent(int *of, span *spans, int64_t count, int objects)
 {
@@ -67,10 +62,12 @@ static int *order_objects(const program *list, int *count)
     for (int64_t i = 0; i < all; i++) {
         tensor *t = root_of(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
         of[i] = -1;
-        if (t && tensor_persistent(t))
-            spans[persistent++] = span_of(operand(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS)), i);
-        else if (t)
+        if (t && tensor_persistent(t)) {
+            t = operand(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
+            spans[persistent++] = (span){t->address, t->address + tensor_bytes(t), i};
+        } else if (t) {
             t->id = -1; /* a program's own, and of no use to anybody else by now */
+        }
     }
     *count = 0;
     for (int64_t i = 0; i < all; i++) {
@@ -421,13 +418,6 @@ static bool is_collective(const op *o)
     return op_communicates(o) && !axis_between_stages((axis)o->at.axis);
 }
 
-/* A message between stages, or the wait for one: no launch passes it. */
-static bool is_message(const op *o)
-{
-    bool communicates = op_communicates(o);
-    return op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
-}
-
 /* Long enough to hide a transfer. All ranks of a stage have the same of these. */
 static bool is_long(const op *o)
 {
@@ -519,7 +509,8 @@ static int earliest(const orderer *o, int at)
     int to = at;
     while (to > 0) {
         const op *above = o->list->ops[to - 1];
-        if (is_message(above) ||
+        bool communicates = op_communicates(above);
+        if (op_waits(above) || (communicates && axis_between_stages((axis)above->at.axis)) || /* between stages */
             (is_collective(above) && (axis_rows[above->at.axis].queue == axis_rows[launch->at.axis].queue)) ||
             conflict(o, to - 1, at))
             break;
@@ -644,19 +635,13 @@ static void cut_bare(compiled_program *out, compile_order how)
     program_free(&bare);
 }
 
-/* Every rule of order moves something for a transfer's sake. */
-static bool has_transfers(const program *list)
-{
-    for (int i = 0; i < list->count; i++)
-        if (op_communicates(list->ops[i]))
-            return true;
-    return false;
-}
-
 void order_micro_batches(compiled_program *out, compile_order how)
 {
     program whole = {0};
-    if (!has_transfers(&out->list))
+    bool communicates = false; /* every rule of order moves something for a transfer's sake */
+    for (int i = 0; i < out->list.count; i++)
+        communicates |= op_communicates(out->list.ops[i]);
+    if (!communicates)
         return;
     if (is_halved(how))
         whole = order_halve(out);

@@ -523,22 +523,15 @@ static void close_unroller(unroller *u)
     free(u->map);
 }
 
-/* The order of messages follows from a simulation: any positive times are safe, if all ranks use the same. */
-static status time_schedule(simulation *out, const compiled *c, const schedule *s)
-{
-    if (!s->shared)
-        return simulate_uniform(out, s, (simulate_cost){1, 1, 1}, 0, 0);
-    double hop;
-    AUTO_FREE simulate_cost *costs = compile_schedule_costs(&hop, &c->options, s);
-    return simulate_run(out, s, costs, hop, 0);
-}
-
 status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s)
 {
     RELEASED_BY(lowering_free) lowering l = {0};
     RELEASED_BY(simulate_free) simulation timing = {0};
+    double hop;
+    AUTO_FREE simulate_cost *costs = s->shared ? compile_schedule_costs(&hop, &c->options, s) : NULL;
     TRY(schedule_check(s));
-    TRY(time_schedule(&timing, c, s));
+    /* the order of messages follows from a simulation: any positive times are safe, if all ranks use the same */
+    TRY(costs ? simulate_run(&timing, s, costs, hop, 0) : simulate_uniform(&timing, s, (simulate_cost){1, 1, 1}, 0, 0));
     TRY(lowering_make(&l, &timing, LOWERING_DEFAULTS));
     TRY(lowering_check(&l, s));
     unroller u;

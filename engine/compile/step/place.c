@@ -28,24 +28,15 @@ typedef struct users {
     int *positions; /* of all */
 } users;
 
-/* Parameters that share a weight have a tensor each: persistent tensors have addresses by now. */
-static bool same_bytes(const tensor *a, const tensor *b)
-{
-    return a == b || (a->address >= 0 && a->address == b->address && tensor_bytes(a) == tensor_bytes(b));
-}
-
-static unsigned long hash_of(const tensor *root)
-{
-    unsigned long key = root->address >= 0 ? (unsigned long)root->address : (unsigned long)root >> 4;
-    return key * 0x9E3779B97F4A7C15ul >> 20;
-}
-
 /* The place of a tensor's storage, which is taken where it was free. */
 static storage_users *place_of(const users *u, const tensor *t)
 {
-    const tensor *root = compiled_holder(t);
-    unsigned long i = hash_of(root) & (u->size - 1);
-    while (u->table[i].root && !same_bytes(u->table[i].root, root))
+    const tensor *root = compiled_holder(t), *there;
+    unsigned long key = root->address >= 0 ? (unsigned long)root->address : (unsigned long)root >> 4;
+    unsigned long i = key * 0x9E3779B97F4A7C15ul >> 20 & (u->size - 1);
+    /* parameters that share a weight have a tensor each: persistent tensors have addresses by now */
+    while ((there = u->table[i].root) && there != root &&
+           !(there->address >= 0 && there->address == root->address && tensor_bytes(there) == tensor_bytes(root)))
         i = (i + 1) & (u->size - 1);
     u->table[i].root = root;
     return &u->table[i];
@@ -92,7 +83,7 @@ static users *users_open(const program *p)
     return u;
 }
 
-/* The first of these ascending positions behind `at`, if it is below `most`; else `most`. */
+/* The first of these ascending positions after `at`, if it is below `most`; else `most`. */
 static int first_behind(const int *positions, int count, int at, int most)
 {
     int low = 0, high = count;
@@ -106,7 +97,7 @@ static int first_behind(const int *positions, int count, int at, int most)
     return low < count && positions[low] < most ? positions[low] : most;
 }
 
-/* The first op behind op `at` that must find it complete: it reads or writes what `at` writes, or writes what `at`
+/* The first op after op `at` that must find it complete: it reads or writes what `at` writes, or writes what `at`
  * reads; the program's count, if none does. */
 static int users_first(const users *u, int at)
 {
@@ -154,7 +145,7 @@ void place_waits(compiled_program *out, compile_order how)
     AUTO_FREE int *head = must_alloc(n * sizeof *head);
     AUTO_FREE int *next = must_alloc(n * sizeof *next);
     AUTO_FREE users *index = users_open(&before);
-    int after_gathers = before.count; /* the first op behind the gathers of what ranks have updated */
+    int after_gathers = before.count; /* the first op after the gathers of what ranks have updated */
     for (int i = 0; i <= before.count; i++)
         head[i] = -1;
     for (int i = before.count - 1; i >= 0; i--) { /* descending: each list comes out in launch order */

@@ -65,7 +65,7 @@ static double price_of(const compile_options *options, const program *p, int ind
     if (op_communicates(o) && o->at.group_size > 1) {
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, p, index);
-        price += target_balance_sent(options) * (double)bytes;
+        price += devices_balance_sent(target_device(options), target_peak(options)) * (double)bytes;
     }
     return price;
 }

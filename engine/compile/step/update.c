@@ -32,8 +32,8 @@ static const char *label_of(compiled_program *out, const parameter *p, const cha
  * and pass through windows in the arena, some rows of a matrix at a time. The next pieces are fetched while one is
  * updated and the ones before are stowed; the first are fetched while the last backward pass still computes. */
 
-/* Of each piece while it is fetched, updated and stowed. While piece i is updated, the two behind it are fetched and
- * the two before it are stowed, so that the bus is busy both ways. */
+/* Of each piece while it is fetched, updated and stowed. While piece i is updated, the next two are fetched and the
+ * two before it are stowed, so that the bus is busy both ways. */
 enum { WINDOWS = 4, AHEAD = WINDOWS - 2, OPERANDS = STORAGE_STATES + 1 };
 
 /* Rows of a matrix, and each of its masters and states: where they are in host memory and in the arena. */
@@ -304,7 +304,7 @@ static void send(update *u, travelling *t)
 }
 
 /* The rows whose sum this rank makes, out of all messages; where all ranks get all of it, they are written again. */
-static void sum(update *u, travelling *t)
+static void sum_messages(update *u, travelling *t)
 {
     const storage *s = &u->c->storage[t->p->number];
     op_attributes one = attributes_of(u, t->p);
@@ -330,7 +330,7 @@ static void spread(update *u, travelling *t)
     decode(u, t->p, t->message, room(u, t->p, 0, t->p->rows, place_replicate()), &at);
 }
 
-static void (*const steps[])(update *u, travelling *t) = {send, sum, spread};
+static void (*const steps[])(update *u, travelling *t) = {send, sum_messages, spread};
 
 static bool advance(update *u, travelling *t)
 {

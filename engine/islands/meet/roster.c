@@ -49,7 +49,7 @@ static void read_member(roster_member *m, json_t *value, const keys *trusted)
     m->ready = json_is_true(json_object_get(value, "ready"));
     m->endpoints = json_object_get(value, "endpoints");
     m->here =
-        m->ranks > 0 && (int)json_array_size(m->endpoints) == m->ranks && (!trusted || keys_trusts(trusted, m->key));
+        m->ranks > 0 && (int)json_array_size(m->endpoints) == m->ranks && (!trusted || keys_find(trusted, m->key) >= 0);
     m->ready &= m->here;
     m->taking = m->here && !m->ready && json_is_true(json_object_get(value, "taking"));
 }
@@ -226,14 +226,6 @@ uint64_t roster_ready(const roster *r)
     uint64_t set = 0;
     for (int s = 0; s < ROSTER_SLOTS; s++)
         set |= (uint64_t)r->member[s].ready << s;
-    return set;
-}
-
-uint64_t roster_taking(const roster *r)
-{
-    uint64_t set = 0;
-    for (int s = 0; s < ROSTER_SLOTS; s++)
-        set |= (uint64_t)r->member[s].taking << s;
     return set;
 }
 

@@ -106,7 +106,6 @@ bool roster_is_in_line(const roster *r, int64_t merge, int64_t history);
 /* Bits of the slots. */
 uint64_t roster_here(const roster *r);
 uint64_t roster_ready(const roster *r);
-uint64_t roster_taking(const roster *r);
 /* Ready, and offering for this merge. */
 uint64_t roster_offers(const roster *r, int64_t merge);
 /* The slots that merge `merge` would take, if it were decided now: whose change every island that reports holds, and

@@ -109,15 +109,6 @@ status islands_restore(islands *o, checkpoint *from)
 
 /* ---- offering ---------------------------------------------------------------------------------------------------- */
 
-/* Of an offer: not another's, nor that of a former process of this island. */
-static int64_t draw_id(const outer *c)
-{
-    uint64_t id;
-    MUST(getrandom(&id, sizeof id, 0) == sizeof id, "the system has no random numbers");
-    comm_broadcast_bytes(comm_world(c->world), &id, sizeof id, 0);
-    return (int64_t)(id >> 1);
-}
-
 bool outer_undo_holds(const islands *o)
 {
     return o->core.memory.reference_before && o->undo.merge > 0 && o->undo.merge == o->core.merge;
@@ -138,9 +129,12 @@ void outer_offer(islands *o, const islands_position *p, int fragment, int64_t me
                      gossip ? "weights are" : "change is", (long long)p->step, gossip ? "they are" : "it is");
         return;
     }
+    uint64_t id; /* not another offer's, nor one of a former process of this island */
+    MUST(getrandom(&id, sizeof id, 0) == sizeof id, "the system has no random numbers");
+    comm_broadcast_bytes(comm_world(c->world), &id, sizeof id, 0);
     o->stage = OUTER_OFFERED;
     o->offered = (outer_offered){.step = p->step,
-                                 .id = draw_id(c),
+                                 .id = (int64_t)(id >> 1),
                                  .settle_at = p->step + c->config->outer.delay,
                                  .deadline = c->now + c->config->outer.timeout};
     outer_serve_change(c, merge, p->step, fragment);

@@ -169,7 +169,9 @@ static void say_late(islands *o, uint64_t offers, uint64_t held, uint64_t refuse
 static bool is_held_up(islands *o)
 {
     double most = o->core.config->outer.timeout;
-    uint64_t taking = roster_taking(&o->core.roster) & ~(1ull << o->core.slot);
+    uint64_t taking = 0;
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        taking |= (uint64_t)(s != o->core.slot && o->core.roster.member[s].taking) << s;
     o->all.blocked_since = !taking ? 0 : o->all.blocked_since > 0 ? o->all.blocked_since : o->core.now;
     bool held_up = taking && o->core.now < o->all.blocked_since + most;
     if (held_up && o->offered.deadline < o->all.blocked_since + most)
@@ -213,15 +215,6 @@ static void push_offer(islands *o)
 
 /* ---- the result -------------------------------------------------------------------------------------------------- */
 
-static const roster_part *own_part(const islands *o)
-{
-    const roster *r = &o->core.roster;
-    for (int i = 0; i < r->parts; i++)
-        if (r->part[i].slot == o->core.slot && r->part[i].offer == o->offered.step)
-            return &r->part[i];
-    return NULL;
-}
-
 static bool all_here(const islands *o)
 {
     const roster *r = &o->core.roster;
@@ -261,7 +254,10 @@ static void say_merged(const islands *o, bool took_part)
 /* The head has moved by one, and everything it is made of is here. */
 static status take_merge(islands *o)
 {
-    bool took_part = own_part(o) != NULL;
+    const roster *r = &o->core.roster;
+    bool took_part = false;
+    for (int i = 0; i < r->parts; i++)
+        took_part |= r->part[i].slot == o->core.slot && r->part[i].offer == o->offered.step;
     outer_hide_state(&o->core);
     outer_undo_keep(o);
     outer_merge_changes(o, took_part);

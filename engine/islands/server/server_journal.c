@@ -37,14 +37,6 @@ static char *path_of(const server *v, int64_t merge, int rank, int ranks)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static int64_t coded_bytes(const outer *o)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < o->units.mine_count; i++)
-        bytes += o->units.mine[i].coded_bytes;
-    return bytes;
-}
-
 static char *header_text(const server *v, int64_t bytes, uint32_t crc)
 {
     json_auto_t *o = json_pack(
@@ -59,7 +51,9 @@ static status write_entry(const server *v, const char *temporary, const char *pa
 {
     const outer *o = &v->core;
     direct d;
-    int64_t bytes = coded_bytes(o);
+    int64_t bytes = 0;
+    for (int i = 0; i < o->units.mine_count; i++)
+        bytes += o->units.mine[i].coded_bytes;
     const uint8_t *data = o->memory.in[v->wanted.slot];
     AUTO_FREE char *header = header_text(v, bytes, crc32c(0, data, bytes));
     TRY(direct_open(&d, temporary, v->buffer, CHECKPOINT_WRITER_BUFFER));

@@ -123,21 +123,10 @@ void keys_close(keys *k)
     explicit_bzero(k, sizeof *k);
 }
 
-static int find_text(const keys *k, const char *text)
+int keys_find(const keys *k, const char *text)
 {
     for (int i = 0; i < k->count; i++)
         if (!strcmp(k->trusted[i], text))
             return i;
     return -1;
-}
-
-bool keys_trusts(const keys *k, const char *text)
-{
-    return find_text(k, text) >= 0;
-}
-
-int keys_find(const keys *k, const uint8_t *key)
-{
-    char text[KEYS_TEXT];
-    return zmq_z85_encode(text, key, 32) ? find_text(k, text) : -1;
 }

@@ -22,6 +22,5 @@ typedef struct keys {
 
 status keys_open(keys *out, const char *folder);
 void keys_close(keys *k);
-bool keys_trusts(const keys *k, const char *text);
-/* Which of the trusted ones a key's 32 bytes are; -1: none. */
-int keys_find(const keys *k, const uint8_t *key);
+/* Which of the trusted ones it is; -1: none. */
+int keys_find(const keys *k, const char *text);

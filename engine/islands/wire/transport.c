@@ -102,7 +102,8 @@ static void answer_zap(transport *t)
     zap_request r;
     receive_zap(&r, t->zap);
     bool whole = r.frames == ZAP_FRAMES && r.length[6] == 32 && r.length[1] >= 0 && r.length[1] <= ZAP_BYTES;
-    int key = whole ? keys_find(t->options.keys, r.frame[6]) : -1;
+    char text[KEYS_TEXT];
+    int key = whole && zmq_z85_encode(text, r.frame[6], 32) ? keys_find(t->options.keys, text) : -1;
     bool trusted = key >= 0;
     char user[16] = "";
     if (!trusted) {

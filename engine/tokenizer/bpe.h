@@ -14,11 +14,28 @@
 
 #include "engine/text/buffer.h"
 #include "engine/text/unicode.h"
-#include "engine/tokenizer/added.h"
 #include "engine/tokenizer/merges.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "memory/status.h"
+
+/* Added tokens: whole strings that are one id wherever they occur, found before the text is cut any further.
+ *
+ * At each place the longest one is taken, from left to right. Each may want to be a word of its own, and may take the
+ * white space on its left or right with it. An added is filled, sealed by added_sort, then read by any number of
+ * threads. */
+typedef struct added_token {
+    char *text; /* owned by the added */
+    int64_t length;
+    int32_t id;
+    bool special, single_word, left_strip, right_strip;
+} added_token;
+
+typedef struct added added;
+
+added *added_open(void);
+void added_put(added *a, const added_token *token); /* copies the text */
+void added_sort(added *a);
 
 /* One step of pre-tokenizing: cut at the matches of a pattern. */
 typedef struct bpe_step {

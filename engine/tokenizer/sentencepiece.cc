@@ -123,24 +123,9 @@ status sentencepiece_encode(const sentencepiece_processor *p, buffer_ids *out, c
     });
 }
 
-int32_t sentencepiece_unknown(const sentencepiece_processor *p)
+sentencepiece_ids sentencepiece_reserved(const sentencepiece_processor *p)
 {
-    return p->processor.unk_id();
-}
-
-int32_t sentencepiece_bos(const sentencepiece_processor *p)
-{
-    return p->processor.bos_id();
-}
-
-int32_t sentencepiece_eos(const sentencepiece_processor *p)
-{
-    return p->processor.eos_id();
-}
-
-int32_t sentencepiece_pad(const sentencepiece_processor *p)
-{
-    return p->processor.pad_id();
+    return {p->processor.unk_id(), p->processor.bos_id(), p->processor.eos_id(), p->processor.pad_id()};
 }
 
 status sentencepiece_train(buffer *model, const sentencepiece_training *how, sentencepiece_next *next, void *context)

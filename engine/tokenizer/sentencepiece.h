@@ -25,10 +25,10 @@ void sentencepiece_close(sentencepiece_processor *p);
 status sentencepiece_encode(const sentencepiece_processor *p, buffer_ids *out, const char *text, int64_t length);
 
 /* Ids of reserved pieces; -1 when the model has none. */
-int32_t sentencepiece_unknown(const sentencepiece_processor *p);
-int32_t sentencepiece_bos(const sentencepiece_processor *p);
-int32_t sentencepiece_eos(const sentencepiece_processor *p);
-int32_t sentencepiece_pad(const sentencepiece_processor *p);
+typedef struct sentencepiece_ids {
+    int32_t unknown, bos, eos, pad;
+} sentencepiece_ids;
+sentencepiece_ids sentencepiece_reserved(const sentencepiece_processor *p);
 
 typedef struct sentencepiece_training {
     int64_t vocab_size;

@@ -82,11 +82,11 @@ static status model_open(tokenizer *t, const char *name)
     TRY(sentencepiece_open(&t->processor, t->source.bytes, t->source.length, name));
     t->pieces = pieces_open(t->model);
     t->vocabulary = t->model->pieces;
-    t->bos = sentencepiece_bos(t->processor);
-    t->eos = sentencepiece_eos(t->processor);
-    t->pad = sentencepiece_pad(t->processor);
-    t->unknown = sentencepiece_unknown(t->processor);
-    t->end_of_document = t->eos;
+    const sentencepiece_ids ids = sentencepiece_reserved(t->processor);
+    t->bos = ids.bos;
+    t->eos = t->end_of_document = ids.eos;
+    t->pad = ids.pad;
+    t->unknown = ids.unknown;
     return STATUS_OK;
 }
 

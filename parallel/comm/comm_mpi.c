@@ -10,8 +10,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "memory/bits.h"
 #include "memory/log.h"
+#include "parallel/comm/comm.h"
+#include "parallel/comm/comm_shape.h"
 #include "parallel/comm/flight.h"
+
+/* Requests of one flight and direction. A single-copy shared memory lets the receiver fetch what the sender has posted,
+ * without the sender's help: so much is posted at once, and a sender that computes holds nobody up. */
+enum { REQUESTS = 256, DEPTH_MOST = 64 };
 
 /* Empty polls before a waiting rank gives up its core. */
 enum { POLLS_BEFORE_IDLE = 32, NAP_NANOSECONDS = 50000 };
@@ -25,6 +32,297 @@ typedef struct mpi_job {
     bool thread_runs, thread_stops;
     pthread_t thread;
 } mpi_job;
+
+#define MPI_MUST(call) check_mpi(call, __FILE__, __LINE__)
+
+static void check_mpi(int code, const char *file, int line)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    if (code == MPI_SUCCESS)
+        return;
+    MPI_Error_string(code, text, &length);
+    log_die(file, line, "MPI", "communication failed: %s", text);
+}
+
+/* ---- segments of lanes ---- */
+
+static int64_t segment_size(int64_t whole, int64_t segment, int index)
+{
+    int64_t left = whole - segment * index;
+    return left < segment ? left : segment;
+}
+
+static char *segment_at(const lane *l, const comm_cut *cut, int index)
+{
+    return l->base + cut->segment * (l->ring ? index % cut->window : index);
+}
+
+/* The memory that bytes [at, at + bytes) of a member's part are in. */
+typedef struct runs {
+    char *at[COMM_PIECES];
+    int64_t bytes[COMM_PIECES];
+    int count;
+} runs;
+
+static char *piece_at(int64_t *bytes, const comm_call *call, const comm_piece *p, int member, lane_memory memory)
+{
+    int64_t offset, count, element = dtype_bytes(call->type);
+    comm_piece_part(&offset, &count, p, comm_group_ranks(call->group), member);
+    *bytes = count * element;
+    const char *base = memory == LANE_SENT ? p->send : p->receive;
+    return (char *)(uintptr_t)base + (memory == LANE_OWN_RESULT ? 0 : offset * element);
+}
+
+static void find_runs(runs *out, const comm_call *call, int member, lane_memory memory, int64_t at, int64_t bytes)
+{
+    int64_t begin = 0, size, end = at + bytes;
+    out->count = 0;
+    for (int i = 0; i < call->piece_count && begin < end; i++, begin += size) {
+        char *base = piece_at(&size, call, &call->pieces[i], member, memory);
+        int64_t from = at > begin ? at : begin, to = end < begin + size ? end : begin + size;
+        if (from >= to)
+            continue;
+        out->at[out->count] = base + (from - begin);
+        out->bytes[out->count++] = to - from;
+    }
+}
+
+/* A message straight from or to the pieces. */
+static void post_runs(const flight *f, const lane *l, int64_t at, int64_t bytes, MPI_Request *request)
+{
+    const flight_group *m = f->group->state;
+    runs r;
+    int lengths[COMM_PIECES];
+    MPI_Aint places[COMM_PIECES];
+    MPI_Datatype type;
+    find_runs(&r, f->call, l->part, l->memory, at, bytes);
+    for (int i = 0; i < r.count; i++) {
+        lengths[i] = (int)r.bytes[i];
+        MPI_MUST(MPI_Get_address(r.at[i], &places[i]));
+    }
+    MPI_MUST(MPI_Type_create_hindexed(r.count, lengths, places, MPI_BYTE, &type));
+    MPI_MUST(MPI_Type_commit(&type));
+    if (l->sends)
+        MPI_MUST(MPI_Isend(MPI_BOTTOM, 1, type, l->peer, l->tag, m->handle, request));
+    else
+        MPI_MUST(MPI_Irecv(MPI_BOTTOM, 1, type, l->peer, l->tag, m->handle, request));
+    MPI_MUST(MPI_Type_free(&type)); /* it lives as long as the message */
+}
+
+/* ---- progress ---- */
+
+static void post_segment(const flight *f, const lane *l, int index, int64_t bytes, MPI_Request *request)
+{
+    const flight_group *m = f->group->state;
+    if (!l->base)
+        post_runs(f, l, m->cut.segment * index, bytes, request);
+    else if (l->sends)
+        MPI_MUST(MPI_Isend(segment_at(l, &m->cut, index), (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
+    else
+        MPI_MUST(MPI_Irecv(segment_at(l, &m->cut, index), (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
+}
+
+/* What a message holds, added to this rank's sums: as it is handed over, or when it has arrived. Both ends call it the
+ * same segment of the same operation. */
+static void count_message(const flight *f, const lane *l, int index, int64_t bytes)
+{
+    comm *c = f->group->owner;
+    const comm_cut *cut = &((flight_group *)f->group->state)->cut;
+    bits b = {0};
+    if (l->base) {
+        bits_add(&b, segment_at(l, cut, index), bytes);
+    } else {
+        runs r;
+        find_runs(&r, f->call, l->part, l->memory, cut->segment * index, bytes);
+        for (int i = 0; i < r.count; i++)
+            bits_add(&b, r.at[i], r.bytes[i]);
+    }
+    uint64_t sum = bits_mix(bits_end(&b), (uint64_t)l->tag << 32 | (uint32_t)index);
+    int rank = f->group->members[l->peer];
+    *(l->sends ? &c->sent : &c->received) += sum;
+    (l->sends ? c->sent_to : c->received_from)[rank] += sum;
+}
+
+static void post(flight *f, lane *l)
+{
+    comm_group *g = f->group;
+    flight_group *m = g->state;
+    MPI_Request *requests = f->requests + (l - f->lanes) * f->stride;
+    while (l->posted < l->segments && l->posted - l->done < f->stride &&
+           (!l->gate || l->posted < *l->gate + l->slack)) {
+        int64_t bytes = segment_size(l->bytes, m->cut.segment, l->posted);
+        MPI_Request *request = &requests[l->posted % f->stride];
+        if (l->sends && g->owner->checks)
+            count_message(f, l, l->posted, bytes);
+        post_segment(f, l, l->posted, bytes, request);
+        if (l->sends) {
+            atomic_fetch_add_explicit(&g->bytes_sent, bytes, memory_order_relaxed);
+            atomic_fetch_add_explicit(&g->messages_sent, 1, memory_order_relaxed);
+        }
+        l->posted++;
+    }
+}
+
+/* Segments finish in any order; `done` counts those finished without a gap. */
+static void settle(flight *f, lane *l)
+{
+    const MPI_Request *requests = f->requests + (l - f->lanes) * f->stride;
+    while (l->done < l->posted && requests[l->done % f->stride] == MPI_REQUEST_NULL) {
+        if (!l->sends && f->group->owner->checks)
+            count_message(f, l, l->done,
+                          segment_size(l->bytes, ((flight_group *)f->group->state)->cut.segment, l->done));
+        l->done++;
+    }
+}
+
+/* Bytes [from, from + bytes) of the segment at hand: `own` and the contributions into `to`. */
+static void sum_run(flight *f, char *to, const char *own, int64_t from, int64_t bytes)
+{
+    const comm_cut *cut = &((flight_group *)f->group->state)->cut;
+    for (int i = 0; i < f->contributions; i++) {
+        const lane *l = &f->lanes[i];
+        f->terms[l->peer] = segment_at(l, cut, f->summed) + from;
+    }
+    f->terms[f->group->me] = own;
+    comm_sum(to, f->terms, f->group->count, bytes / dtype_bytes(f->type), f->type);
+}
+
+static void sum_segment(flight *f)
+{
+    const comm_cut *cut = &((flight_group *)f->group->state)->cut;
+    int64_t at = cut->segment * f->summed, bytes = segment_size(f->sum_bytes, cut->segment, f->summed), from = 0;
+    if (!f->call) {
+        sum_run(f, f->sum + at, f->own + at, 0, bytes);
+    } else {
+        runs own = {0}, sum = {0};
+        find_runs(&own, f->call, f->group->me, LANE_SENT, at, bytes);
+        find_runs(&sum, f->call, f->group->me, f->sum_memory, at, bytes);
+        MUST(own.count == sum.count, "%d pieces sent, %d received", own.count, sum.count);
+        for (int i = 0; i < own.count; from += own.bytes[i++])
+            sum_run(f, sum.at[i], own.at[i], from, own.bytes[i]);
+    }
+    f->summed++;
+}
+
+/* Moves what can be moved; true if anything did. f->complete says whether that was all. */
+static bool flight_advance(flight *f)
+{
+    int finished;
+    MPI_MUST(MPI_Testsome(f->lanes_used * f->stride, f->requests, &finished, f->indices, MPI_STATUSES_IGNORE));
+    bool moved = finished != MPI_UNDEFINED && finished > 0;
+    for (int i = 0; i < f->lanes_used; i++)
+        settle(f, &f->lanes[i]);
+    for (int ready; f->summed < f->segments; moved = true) {
+        ready = f->segments;
+        for (int i = 0; i < f->contributions; i++)
+            ready = f->lanes[i].done < ready ? f->lanes[i].done : ready;
+        if (ready <= f->summed)
+            break;
+        sum_segment(f);
+        for (int i = 0; i < f->lanes_used; i++) /* before the next sum: the peers are waiting for it */
+            post(f, &f->lanes[i]);
+    }
+    f->complete = f->summed == f->segments;
+    for (int i = 0; i < f->lanes_used; i++) {
+        post(f, &f->lanes[i]);
+        f->complete = f->complete && f->lanes[i].done == f->lanes[i].segments;
+    }
+    return moved;
+}
+
+/* ---- flights of a group ---- */
+
+/* The state of a comm_group. */
+static flight_group *flight_group_open(comm_group *g)
+{
+    flight_group *m = must_calloc(1, sizeof *m);
+    m->cut = comm_segments(g->count);
+    m->depth = REQUESTS / (g->count - 1);
+    m->depth = m->depth > DEPTH_MOST ? DEPTH_MOST : m->depth < m->cut.window ? m->cut.window : m->depth;
+    m->sent = must_calloc((unsigned long)g->count, sizeof *m->sent);
+    m->received = must_calloc((unsigned long)g->count, sizeof *m->received);
+    MPI_Group all, some;
+    MPI_MUST(MPI_Comm_group(MPI_COMM_WORLD, &all));
+    MPI_MUST(MPI_Group_incl(all, g->count, g->members, &some));
+    MPI_MUST(MPI_Comm_create_group(MPI_COMM_WORLD, some, 0, &m->handle));
+    MPI_MUST(MPI_Comm_set_errhandler(m->handle, MPI_ERRORS_RETURN));
+    MPI_MUST(MPI_Group_free(&some));
+    MPI_MUST(MPI_Group_free(&all));
+    return m;
+}
+
+static void flight_group_close(flight_group *m)
+{
+    for (flight *f = m->idle, *next; f; f = next) {
+        next = f->next;
+        free(f->lanes);
+        free(f->requests);
+        free(f->indices);
+        free(f->terms);
+        free(f);
+    }
+    MPI_MUST(MPI_Comm_free(&m->handle));
+    free(m->sent);
+    free(m->received);
+    free(m);
+}
+
+static flight *make(const comm_group *g)
+{
+    const flight_group *m = g->state;
+    unsigned long lanes = 4UL * (unsigned long)g->count, slots = lanes * (unsigned long)m->depth;
+    flight *f = must_calloc(1, sizeof *f);
+    f->lanes = must_alloc(lanes * sizeof *f->lanes);
+    f->requests = must_alloc(slots * sizeof(MPI_Request));
+    f->indices = must_alloc(slots * sizeof *f->indices);
+    f->terms = must_alloc((unsigned long)g->count * sizeof *f->terms);
+    for (unsigned long i = 0; i < slots; i++)
+        f->requests[i] = MPI_REQUEST_NULL;
+    return f;
+}
+
+/* After the first steps of a run every flight that is needed exists. */
+static flight *flight_open(const comm_call *call)
+{
+    flight_group *m = call->group->state;
+    flight *f = m->idle;
+    if (f)
+        m->idle = f->next;
+    else
+        f = make(call->group);
+    f->group = call->group;
+    f->call = call->pieces ? call : NULL;
+    f->type = call->type;
+    f->lanes_used = f->contributions = f->segments = f->summed = f->stride = 0;
+    f->complete = false;
+    flight_prepare(f, call);
+    return f;
+}
+
+/* Back to its group, complete. */
+static void flight_close(flight *f)
+{
+    flight_group *m = f->group->state;
+    f->next = m->idle;
+    m->idle = f;
+}
+
+/* The world rank whose message is missing, or -1: a receive's rather than a send's, which may only wait for its
+ * turn. */
+static int flight_waits_for(const flight *f)
+{
+    int peer = -1;
+    for (int i = 0; i < f->lanes_used; i++) {
+        const lane *l = &f->lanes[i];
+        if (l->done < l->segments && l->done < l->posted && (peer < 0 || !l->sends)) {
+            peer = f->group->members[l->peer];
+            if (!l->sends)
+                break;
+        }
+    }
+    return peer;
+}
 
 /* ---- operations ---- */
 

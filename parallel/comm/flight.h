@@ -19,9 +19,6 @@
 
 #include "parallel/comm/comm_backend.h"
 
-#define MPI_MUST(call) flight_check(call, __FILE__, __LINE__)
-void flight_check(int code, const char *file, int line);
-
 /* Where a member's part of a tensor is: in what is sent, in the whole result, or in a result that is the part alone. */
 typedef enum lane_memory { LANE_SENT, LANE_RESULT, LANE_OWN_RESULT } lane_memory;
 
@@ -67,16 +64,5 @@ typedef struct flight_group {
     flight *idle;
 } flight_group;
 
-/* The state of a comm_group. */
-flight_group *flight_group_open(comm_group *g);
-void flight_group_close(flight_group *m);
-
-/* The flight of a call, none of whose bytes has moved yet. */
-flight *flight_open(const comm_call *call);
-/* Move what can be moved; true if anything did. f->complete says whether that was all. */
-bool flight_advance(flight *f);
-/* Back to its group, complete. */
-void flight_close(flight *f);
-/* The world rank whose message is missing, or -1: a receive's rather than a send's, which may only wait for its
- * turn. */
-int flight_waits_for(const flight *f);
+/* Fills in the lanes of a call, none of whose bytes has moved yet. */
+void flight_prepare(flight *f, const comm_call *call);

@@ -147,26 +147,21 @@ status samples_open(samples **out, const config_sources *sources, stored *from, 
     if (sources->count > SAMPLES_PERIOD)
         return status_fail(STATUS_USAGE, "%d data sets are more than can be blended (%d): merge some (phalanx merge)",
                            sources->count, SAMPLES_PERIOD);
-    samples *s = must_calloc(1, sizeof *s);
+    AUTO(samples) *s = must_calloc(1, sizeof *s);
     s->slots = 1;
     s->sequence = sequence;
     s->vocab_size = vocab_size;
     s->shuffle = shuffle;
     s->seed = seed;
     s->source = must_calloc((unsigned long)sources->count, sizeof *s->source);
-    status ok = STATUS_OK;
-    for (int i = 0; i < sources->count && ok == STATUS_OK; i++) {
+    for (int i = 0; i < sources->count; i++) {
         s->sources = i + 1;
-        ok = open_source(&s->source[i], s, sources->item[i].path, from);
+        TRY(open_source(&s->source[i], s, sources->item[i].path, from));
     }
     s->ahead = s->remote ? must_calloc(1, sizeof *s->ahead) : NULL;
-    if (ok != STATUS_OK) {
-        samples_close(s);
-        return ok;
-    }
     share_out(s, sources);
     lay_period(s);
-    *out = s;
+    *out = TAKE(s);
     return STATUS_OK;
 }
 

@@ -26,6 +26,7 @@ typedef struct samples samples;
 status samples_open(samples **out, const config_sources *sources, stored *from, int64_t sequence, int64_t vocab_size,
                     bool shuffle, uint64_t seed);
 void samples_close(samples *s);
+AUTO_CLOSES(samples, samples_close)
 
 /* From now on sample i is what was slot + slots i: the share of one of several jobs. */
 void samples_interleave(samples *s, int slot, int slots);

@@ -204,7 +204,7 @@ static void append_quoted(buffer *out, const char *text, int64_t length)
  * across. */
 static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
 {
-    buffer regex = {0};
+    RELEASED_BY(buffer_free) buffer regex = {0};
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
         const char *name = sentencepiece_model_name(m, id), *missing;
         if (m->types[id] == SENTENCEPIECE_MODEL_NORMAL || is_spelled(m, ids, name, &missing))
@@ -225,17 +225,16 @@ static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
     }
     if (!regex.length)
         return json_null();
-    json_t *split = json_pack("{s:s, s:{s:o}, s:s, s:b}", "type", "Split", "pattern", "Regex",
-                              json_stringn(regex.bytes, (size_t)regex.length), "behavior", "Isolated", "invert", 0);
-    buffer_free(&regex);
-    return split;
+    return json_pack("{s:s, s:{s:o}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                     json_stringn(regex.bytes, (size_t)regex.length), "behavior", "Isolated", "invert", 0);
 }
 
 /* Every piece with its score. `tokenizers` takes the score of an unknown character from the lowest of all; that moves
  * all paths alike, for the characters of normal pieces are pieces themselves. */
 static status unigram_of(json_t **model, json_t **pre_tokenizer, const sentencepiece_model *m, int32_t unknown)
 {
-    json_t *vocab = json_array(), *ids = ids_of(m);
+    json_t *vocab = json_array();
+    json_auto_t *ids = ids_of(m);
     double lowest = 0.0;
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++)
         if (m->types[id] == SENTENCEPIECE_MODEL_NORMAL && (double)m->scores[id] < lowest)
@@ -246,12 +245,10 @@ static status unigram_of(json_t **model, json_t **pre_tokenizer, const sentencep
         double score = normal ? (double)m->scores[id] : (lowest - 10.0) * (double)(strlen(name) + 1);
         json_array_append_new(vocab, json_pack("[s, f]", name, score));
     }
-    status s = check_characters(m, ids);
     *pre_tokenizer = cuts_of(m, ids);
-    json_decref(ids);
     *model = json_pack("{s:s, s:i, s:o, s:b}", "type", "Unigram", "unk_id", unknown, "vocab", vocab, "byte_fallback",
                        m->byte_fallback);
-    return s;
+    return check_characters(m, ids);
 }
 
 typedef struct merge {
@@ -276,7 +273,7 @@ static merge *list_merges(const sentencepiece_model *m, int64_t *count, const js
 {
     merge *list = NULL;
     int64_t room = 0;
-    buffer left = {0};
+    RELEASED_BY(buffer_free) buffer left = {0};
     *count = 0;
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
         const char *name = sentencepiece_model_name(m, id);
@@ -300,7 +297,6 @@ static merge *list_merges(const sentencepiece_model *m, int64_t *count, const js
             list[(*count)++] = (merge){m->scores[id], id, at};
         }
     }
-    buffer_free(&left);
     if (*count)
         qsort(list, (size_t)*count, sizeof *list, by_rank);
     return list;
@@ -461,27 +457,23 @@ static status write_config(const tokenizer *t, const char *folder, const model_s
         json_object_set_new(config, "tokenizer_class", json_string(PLAIN_CLASS));
         changed = true;
     }
-    status s = STATUS_OK;
     if (shape_has_key(shape->architecture, KEY_TOKENIZER_CLASS) && !is_class(config, "Qwen2Tokenizer") &&
         !json_object_get(config, "auto_map")) {
         json_object_set_new(config, "auto_map", json_pack("{s:[n, s]}", "AutoTokenizer", MODULE ".TokenizerOfFile"));
-        s = put(folder, MODULE ".py", module_text, sizeof module_text - 1);
+        TRY(put(folder, MODULE ".py", module_text, sizeof module_text - 1));
         changed = true;
     }
-    if (s == STATUS_OK && changed)
-        s = put_json(folder, CONFIG, config);
-    return s;
+    return changed ? put_json(folder, CONFIG, config) : STATUS_OK;
 }
 
 static status write_json(const tokenizer *t, const char *folder, bool *made)
 {
-    buffer text = {0};
+    RELEASED_BY(buffer_free) buffer text = {0};
     *made = !has(folder, "tokenizer.json");
-    status s = *made ? tokenizer_json_write(&text, t) : STATUS_OK;
-    if (s == STATUS_OK && *made)
-        s = put(folder, "tokenizer.json", text.bytes, text.length);
-    buffer_free(&text);
-    return s;
+    if (!*made)
+        return STATUS_OK;
+    TRY(tokenizer_json_write(&text, t));
+    return put(folder, "tokenizer.json", text.bytes, text.length);
 }
 
 status tokenizer_export(const tokenizer *t, const char *folder, const model_shape *shape, const json_t *tokens)
@@ -492,13 +484,12 @@ status tokenizer_export(const tokenizer *t, const char *folder, const model_shap
         return STATUS_OK;
     }
     TRY(write_config(t, folder, shape, made));
-    status s = STATUS_OK;
     if (!has(folder, "special_tokens_map.json")) {
         json_auto_t *names = json_object();
         set_names(names, t);
-        s = put_json(folder, "special_tokens_map.json", names);
+        TRY(put_json(folder, "special_tokens_map.json", names));
     }
-    if (s == STATUS_OK && !has(folder, "generation_config.json") && json_object_size(tokens))
-        s = put_json(folder, "generation_config.json", tokens);
-    return s;
+    if (!has(folder, "generation_config.json") && json_object_size(tokens))
+        TRY(put_json(folder, "generation_config.json", tokens));
+    return STATUS_OK;
 }

@@ -5,6 +5,7 @@
 #include <utf8proc.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* White_Space has not changed since Unicode 6.3 and is more than the categories Z. */
 static bool is_space(uint32_t code)
@@ -125,11 +126,10 @@ static void mark_unstable(unicode_classes *c)
         bool stable = utf8proc_get_property((utf8proc_int32_t)code)->combining_class == 0;
         if (stable && (count != 1 || parts[0] != (utf8proc_int32_t)code)) {
             char text[4];
-            buffer normal = {0};
+            RELEASED_BY(buffer_free) buffer normal = {0};
             int bytes = unicode_encode(text, code);
             stable = unicode_normalize(&normal, text, bytes, UNICODE_NFC) == STATUS_OK && normal.bytes &&
                      normal.length == bytes && memcmp(normal.bytes, text, (size_t)bytes) == 0;
-            buffer_free(&normal);
         }
         if (!stable)
             c->basic[code] |= UNICODE_UNSTABLE;

@@ -88,29 +88,24 @@ static status read_vocabulary(bpe *b, json_t *vocab)
 {
     int16_t byte_of[BYTE_ALPHABET_CODES];
     byte_alphabet_fill(byte_of);
-    buffer bytes = {0};
-    status s = STATUS_OK;
+    RELEASED_BY(buffer_free) buffer bytes = {0};
     const char *key;
     json_t *value;
     json_object_foreach(vocab, key, value)
     {
         int32_t id = -1;
-        if ((s = id_of(&id, value, "model.vocab", key)) != STATUS_OK)
-            break;
+        TRY(id_of(&id, value, "model.vocab", key));
         bool entered = b->characters ? enter_characters(b, &bytes, key, id) : enter_bytes(b, &bytes, byte_of, key, id);
-        if (!entered) {
-            s = vocabulary_flags(b->vocabulary, id) ? WRONG("model.vocab: two tokens have the id %d", id)
-                                                    : WRONG("model.vocab: \"%.80s\" is there with a mark, too", key);
-            break;
-        }
+        if (!entered)
+            return vocabulary_flags(b->vocabulary, id) ? WRONG("model.vocab: two tokens have the id %d", id)
+                                                       : WRONG("model.vocab: \"%.80s\" is there with a mark, too", key);
     }
-    buffer_free(&bytes);
-    if (s == STATUS_OK && vocabulary_size(b->vocabulary) == 0)
-        s = WRONG("model.vocab is empty");
-    for (int i = 0; i < 256 && b->characters && s == STATUS_OK; i++)
+    if (vocabulary_size(b->vocabulary) == 0)
+        return WRONG("model.vocab is empty");
+    for (int i = 0; i < 256 && b->characters; i++)
         if (b->byte_ids[i] < 0)
-            s = WRONG("model.byte_fallback without <0x%02X> in model.vocab is not supported", (unsigned)i);
-    return s;
+            return WRONG("model.byte_fallback without <0x%02X> in model.vocab is not supported", (unsigned)i);
+    return STATUS_OK;
 }
 
 /* The two sides of a merge, "a b" or ["a", "b"]; the first form is cut within *own, which the caller frees. */
@@ -146,25 +141,20 @@ static bool crosses_words(const char *text)
 static status read_merge(bpe *b, json_t *vocab, json_t *merge, size_t rank)
 {
     const char *left = NULL, *right = NULL;
-    AUTO_FREE char *own = NULL, *whole = NULL;
+    AUTO_FREE char *own = NULL;
     int32_t ids[3];
-    status s = merge_sides(&left, &right, &own, merge, rank);
-    if (s == STATUS_OK) {
-        whole = must_format("%s%s", left, right);
-        const char *names[3] = {left, right, whole};
-        for (int i = 0; i < 3 && s == STATUS_OK; i++) {
-            json_t *id = json_object_get(vocab, names[i]);
-            if (!id)
-                s = WRONG("model.merges: number %zu needs \"%.80s\", which is not in model.vocab", rank, names[i]);
-            else
-                ids[i] = (int32_t)json_integer_value(id);
-        }
+    TRY(merge_sides(&left, &right, &own, merge, rank));
+    AUTO_FREE char *whole = must_format("%s%s", left, right);
+    const char *names[3] = {left, right, whole};
+    for (int i = 0; i < 3; i++) {
+        json_t *id = json_object_get(vocab, names[i]);
+        if (!id)
+            return WRONG("model.merges: number %zu needs \"%.80s\", which is not in model.vocab", rank, names[i]);
+        ids[i] = (int32_t)json_integer_value(id);
     }
-    if (s == STATUS_OK) {
-        merges_add(b->merges, ids[0], ids[1], (uint32_t)rank, ids[2]);
-        b->words_apart = b->words_apart && !crosses_words(whole);
-    }
-    return s;
+    merges_add(b->merges, ids[0], ids[1], (uint32_t)rank, ids[2]);
+    b->words_apart = b->words_apart && !crosses_words(whole);
+    return STATUS_OK;
 }
 
 static status refuse_model_extras(const json_t *model)
@@ -389,12 +379,6 @@ static status read_pre_tokenizer(bpe *b, json_t *value)
 
 /* --- decoder and post-processor ----------------------------------------------------------------------------------- */
 
-static bool is_replacement(const json_t *value, const char *from, const char *to)
-{
-    return strcmp(string_of(json_object_get(value, "pattern"), "String"), from) == 0 &&
-           strcmp(string_of(value, "content"), to) == 0;
-}
-
 /* Spaces for marks, bytes for <0x41>, all one text, and perhaps without a space in front. */
 static status read_decoder_of_characters(bpe *b, const json_t *value)
 {
@@ -404,7 +388,9 @@ static status read_decoder_of_characters(bpe *b, const json_t *value)
     bool good = !absent(value) && strcmp(type_of(value), "Sequence") == 0 && (count == 3 || count == 4);
     for (size_t i = 0; good && i < count; i++)
         good = strcmp(type_of(json_array_get(parts, i)), types[i]) == 0;
-    if (!good || !is_replacement(json_array_get(parts, 0), MARK, " "))
+    const json_t *replaces = json_array_get(parts, 0);
+    if (!good || strcmp(string_of(json_object_get(replaces, "pattern"), "String"), MARK) != 0 ||
+        strcmp(string_of(replaces, "content"), " ") != 0)
         return WRONG(
             "a decoder beside model.byte_fallback that is not Replace, ByteFallback, Fuse and perhaps Strip is "
             "not supported");
@@ -498,11 +484,9 @@ static bool enter_added(bpe *b, int32_t id, const char *content, int64_t length)
 {
     if (!b->characters)
         return vocabulary_add(b->vocabulary, id, content, length, 0);
-    buffer text = {0};
+    RELEASED_BY(buffer_free) buffer text = {0};
     mark_append(&text, content, length);
-    bool entered = vocabulary_add(b->vocabulary, id, text.bytes, text.length, 0);
-    buffer_free(&text);
-    return entered;
+    return vocabulary_add(b->vocabulary, id, text.bytes, text.length, 0);
 }
 
 static status read_added_token(bpe *b, json_t *vocab, json_t *value)
@@ -527,15 +511,15 @@ static status read_added_token(bpe *b, json_t *vocab, json_t *value)
     if (token.special)
         vocabulary_mark(b->vocabulary, id, VOCABULARY_SPECIAL);
     bool normalized = is_true(value, "normalized", !token.special);
-    buffer text = {0};
+    RELEASED_BY(buffer_free) buffer text = {0};
     buffer_append(&text, content, length);
-    status s = normalized ? normalize_token(b, &text) : STATUS_OK;
+    if (normalized)
+        TRY(normalize_token(b, &text));
     token.text = text.bytes;
     token.length = text.length;
-    if (s == STATUS_OK && text.length)
+    if (text.length)
         added_put(normalized ? b->normalized : b->raw, &token);
-    buffer_free(&text);
-    return s;
+    return STATUS_OK;
 }
 
 static status read_added(bpe *b, json_t *root)
@@ -565,7 +549,7 @@ static status read_all(bpe *b, json_t *root)
 status bpe_json_open(bpe **out, const char *json, size_t length, const char *name)
 {
     json_error_t error;
-    json_t *root = json_loadb(json, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    json_auto_t *root = json_loadb(json, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!root)
         return WRONG("%s:%d:%d: %s", name, error.line, error.column, error.text);
     bpe *b = must_calloc(1, sizeof *b);
@@ -576,7 +560,6 @@ status bpe_json_open(bpe **out, const char *json, size_t length, const char *nam
     for (int i = 0; i < 256; i++)
         b->byte_ids[i] = -1;
     status s = read_all(b, root);
-    json_decref(root);
     if (s != STATUS_OK) {
         bpe_close(b);
         return status_context(s, "%s", name);

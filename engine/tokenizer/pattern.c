@@ -9,6 +9,7 @@
 
 #include "engine/text/buffer.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* A character's class and bytes; at the end of the text class 0 and no bytes. */
 static inline int peek(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end, int *bytes)
@@ -323,30 +324,22 @@ static status compile(pattern *p, const char *source, int64_t length, uint32_t o
 
 status pattern_open(pattern **out, const char *text, const unicode_classes *classes, bool literal, bool plain)
 {
-    pattern *p = must_calloc(1, sizeof *p);
+    AUTO(pattern) *p = must_calloc(1, sizeof *p);
     p->classes = classes;
     p->scan = literal || plain ? NULL : scanner_find(text);
-    status s = STATUS_OK;
     if (!p->scan) {
-        buffer source = {0};
+        RELEASED_BY(buffer_free) buffer source = {0};
         if (literal)
             put(&source, text);
         else
-            s = translate(&source, text);
-        uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK;
-        if (s == STATUS_OK && unicode_check(text, (int64_t)strlen(text)) != (int64_t)strlen(text))
-            s = status_fail(STATUS_FAILED, "pattern is not UTF-8");
+            TRY(translate(&source, text));
+        if (unicode_check(text, (int64_t)strlen(text)) != (int64_t)strlen(text))
+            return status_fail(STATUS_FAILED, "pattern is not UTF-8");
         /* to Oniguruma's Ruby syntax ^ and $ match at every line */
-        options |= literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE;
-        if (s == STATUS_OK)
-            s = compile(p, source.length ? source.bytes : "", source.length, options, text);
-        buffer_free(&source);
+        uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
+        TRY(compile(p, source.length ? source.bytes : "", source.length, options, text));
     }
-    if (s != STATUS_OK) {
-        pattern_close(p);
-        return s;
-    }
-    *out = p;
+    *out = TAKE(p);
     return STATUS_OK;
 }
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "engine/text/unicode.h"
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct pattern pattern;
@@ -19,6 +20,7 @@ typedef struct pattern_scratch pattern_scratch;
  * classes must outlive the pattern. */
 status pattern_open(pattern **out, const char *text, const unicode_classes *classes, bool literal, bool plain);
 void pattern_close(pattern *p);
+AUTO_CLOSES(pattern, pattern_close)
 
 pattern_scratch *pattern_scratch_open(void);
 void pattern_scratch_close(pattern_scratch *s);

@@ -171,7 +171,7 @@ static status add_piece(sentencepiece_model *m, int32_t id, span text, uint64_t 
     int64_t length = text.end - text.at;
     if (length == 0 || memchr(text.at, 0, (size_t)length) || unicode_check((const char *)text.at, length) != length)
         return WRONG("piece %d is empty or not UTF-8", id);
-    buffer bytes = {0};
+    RELEASED_BY(buffer_free) buffer bytes = {0};
     int flags = 0;
     if (type == SENTENCEPIECE_MODEL_BYTE) {
         int byte = mark_byte((const char *)text.at, length);
@@ -189,7 +189,6 @@ static status add_piece(sentencepiece_model *m, int32_t id, span text, uint64_t 
     }
     bool entered = vocabulary_add(m->pieces, id, bytes.bytes, bytes.length, flags);
     MUST(entered, "piece %d twice", id);
-    buffer_free(&bytes);
     return STATUS_OK;
 }
 

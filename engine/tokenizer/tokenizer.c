@@ -11,6 +11,7 @@
 #include "engine/text/unicode.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 typedef struct kind {
     const char *name, *suffix; /* of the saved file: tokenizer.SUFFIX */
@@ -155,7 +156,7 @@ static status merging_open(tokenizer *t, const char *name)
 {
     TRY(bpe_json_open(&t->bpe, t->source.bytes, (size_t)t->source.length, name));
     t->vocabulary = t->bpe->vocabulary;
-    json_t *config = NULL;
+    json_auto_t *config = NULL;
     if (t->config.length) {
         json_error_t error;
         config = json_loadb(t->config.bytes, (size_t)t->config.length, 0, &error);
@@ -168,7 +169,6 @@ static status merging_open(tokenizer *t, const char *name)
     t->pad = configured(t, config, "pad_token");
     t->unknown = t->bpe->unknown;
     t->splits_special = json_is_true(json_object_get(config, "split_special_tokens"));
-    json_decref(config);
     for (unsigned i = 0; i < sizeof end_names / sizeof *end_names && t->end_of_document < 0; i++)
         t->end_of_document = tokenizer_find(t, end_names[i], (int64_t)strlen(end_names[i]));
     if (t->end_of_document < 0)
@@ -234,17 +234,14 @@ static tokenizer *make(const kind *k)
 
 status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name)
 {
-    tokenizer *t = make(NULL);
+    AUTO(tokenizer) *t = make(NULL);
     buffer_append(&t->source, source->file, source->length);
     buffer_append(&t->config, source->config, source->config_length);
     t->kind = kind_of(&t->source);
-    status s = t->kind ? t->kind->open(t, name)
-                       : status_fail(STATUS_FAILED, "%s: neither a SentencePiece model nor a tokenizer.json", name);
-    if (s != STATUS_OK) {
-        tokenizer_close(t);
-        return s;
-    }
-    *out = t;
+    if (!t->kind)
+        return status_fail(STATUS_FAILED, "%s: neither a SentencePiece model nor a tokenizer.json", name);
+    TRY(t->kind->open(t, name));
+    *out = TAKE(t);
     return STATUS_OK;
 }
 
@@ -353,7 +350,7 @@ void tokenizer_stream_next(const tokenizer *t, tokenizer_stream *d, buffer *out,
 {
     int64_t length;
     const char *bytes = bytes_of(t, &length, &d->started, id, skip_special);
-    buffer all = {0};
+    RELEASED_BY(buffer_free) buffer all = {0};
     buffer_append(&all, d->bytes, d->waiting);
     buffer_append(&all, bytes, length);
     d->waiting = 0;
@@ -373,7 +370,6 @@ void tokenizer_stream_next(const tokenizer *t, tokenizer_stream *d, buffer *out,
         buffer_append(out, "\xEF\xBF\xBD", 3);
         at += bad;
     }
-    buffer_free(&all);
 }
 
 void tokenizer_stream_end(tokenizer_stream *d, buffer *out)

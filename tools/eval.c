@@ -7,7 +7,6 @@
 #include "engine/files/indexed.h"
 #include "engine/files/safetensors.h"
 #include "engine/infer/inference.h"
-#include "engine/infer/inference.h"
 #include "engine/train/report/report.h"
 #include "engine/text/documents.h"
 #include "engine/data/stored.h"

@@ -24,6 +24,18 @@ enum layer_value {
     VALUE_COUNT,
 };
 
+/* The sizes that rows of values.def name; 0: there is no such value. */
+typedef struct layer_sizes {
+    dtype compute;      /* what products read */
+    int64_t rope[3];    /* positions, columns, and positions of windows' own table */
+    int64_t logits[2];  /* samples that are decoded, and this rank's rows of the vocabulary */
+    int64_t over;       /* rungs */
+    int64_t routers;    /* 1 where the model has experts */
+    int64_t choices;    /* experts of all layers that have them */
+    int64_t mtp, clips; /* 1 where a block behind the last layer trains; where QK-clip notes scores */
+    int64_t peaks[2];   /* there: layers of the rank that attend, and their heads */
+} layer_sizes;
+
 typedef enum layer_mixer {
 #define MIXER(name, ...) MIXER_##name,
 #include "layers/mixers.def"

@@ -46,13 +46,9 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
 {
     const int one = 1;
     const dtype compute = DTYPE_BF16;
-    const int64_t over = 0;
-    const int64_t routers = s->experts > 0;
-    const int64_t choices = 0;
-    const int64_t mtp = s->mtp_layers;
-    const int64_t clips = 0;
-    int64_t rope[3], logits[2] = {0}, peaks[2] = {0};
-    rope_size(rope, s, sequence);
+    layer_sizes sizes = {.compute = compute, .routers = s->experts > 0, .mtp = s->mtp_layers};
+    const layer_sizes *v = &sizes;
+    rope_size(sizes.rope, s, sequence);
     decoder_layout layout = {.grid = recorder_alone(),
                              .compute = compute,
                              .chunk_count = 1,
@@ -69,7 +65,7 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
 #define VALUE(name, text, type, rows, columns, ...) .name = new_input(r, text, type, rows, columns),
 #include "layers/values.def"
 #undef VALUE
-        .sequence = (int)sequence, .epsilon = (float)s->norm_epsilon, .mtp = mtp > 0};
+        .sequence = (int)sequence, .epsilon = (float)s->norm_epsilon, .mtp = v->mtp > 0};
     tensor *input[LAYER_HEAD_PASSES] = {layer ? new_input(r, "input", compute, sequence, s->hidden_size) : NULL};
     tensor *out[LAYER_HEAD_PASSES];
     decoder_forward(r, out, d, 0, &in, input);

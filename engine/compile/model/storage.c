@@ -364,16 +364,19 @@ static void describe_values(compiled *c)
                MASK = LOSS && o->document_mask, DIVIDED = n.run > 0,
                BALANCES = o->shape.router_loss > 0 && o->router_over == LAYER_BALANCE_SEQUENCE,
                DRAWS = DIVIDED || (o->train && (BALANCES || o->shape.dropout > 0));
-    const int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR],
-                                                                         c->around.group[AXIS_GRADIENT].ranks)};
-    const int64_t over = o->train && (compile_rungs(o) > 1 || compile_room(o) > 0) ? LADDER_RUNGS : 0;
-    const int64_t routers = LOSS && o->shape.experts > 0;
-    const int64_t mtp = MTP;
-    const int64_t choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0;
     const int64_t clips = o->train && o->optimizer.qk_clip > 0;
-    const int64_t peaks[] = {clips ? c->model.attending : 0, heads_of_rank(o->shape.heads, o->grid.size[GRID_TENSOR])};
-    int64_t rope[3];
-    rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
+    layer_sizes sizes = {
+        .compute = compute,
+        .logits = {o->decode_samples,
+                   decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR], c->around.group[AXIS_GRADIENT].ranks)},
+        .over = o->train && (compile_rungs(o) > 1 || compile_room(o) > 0) ? LADDER_RUNGS : 0,
+        .routers = LOSS && o->shape.experts > 0,
+        .mtp = MTP,
+        .choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0,
+        .clips = clips,
+        .peaks = {clips ? c->model.attending : 0, heads_of_rank(o->shape.heads, o->grid.size[GRID_TENSOR])}};
+    const layer_sizes *v = &sizes;
+    rope_size(sizes.rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){
 #define INPUT(name, text, given, of) .name = new_ids(c, text, given, IDS_##of),
 #include "layers/inputs.def"

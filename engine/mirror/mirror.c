@@ -401,7 +401,7 @@ static void mirror_all(void *argument)
 
 status mirror_open(mirror **out, const mirror_options *o)
 {
-    mirror *m = must_calloc(1, sizeof *m);
+    AUTO(mirror) *m = must_calloc(1, sizeof *m);
     worker_init(&m->worker);
     m->folder = must_strdup(o->folder);
     m->checkpoints = must_format("%s/checkpoints", o->folder);
@@ -413,17 +413,12 @@ status mirror_open(mirror **out, const mirror_options *o)
     m->facts.step = -1;
     snprintf(m->start, sizeof m->start, "%s", o->start);
     m->part = o->largest / MOST_PARTS > PART ? (o->largest / MOST_PARTS + PART) / PART * PART : PART;
-    status result = mirror_prefix_make(&m->prefix, o->url);
-    if (result == STATUS_OK) {
-        for (int i = 0; i < HELPERS; i++)
-            m->buffer[i] = must_alloc((unsigned long)m->part);
-        result = worker_start(&m->worker, mirror_all, m, "mirrors checkpoints");
-    }
-    if (result != STATUS_OK)
-        mirror_close(m);
-    else
-        *out = m;
-    return result;
+    TRY(mirror_prefix_make(&m->prefix, o->url));
+    for (int i = 0; i < HELPERS; i++)
+        m->buffer[i] = must_alloc((unsigned long)m->part);
+    TRY(worker_start(&m->worker, mirror_all, m, "mirrors checkpoints"));
+    *out = TAKE(m);
+    return STATUS_OK;
 }
 
 void mirror_close(mirror *m)

@@ -26,6 +26,7 @@ typedef struct mirror_options {
 status mirror_open(mirror **out, const mirror_options *options);
 /* What is under way is given up. NULL is accepted. */
 void mirror_close(mirror *m);
+AUTO_CLOSES(mirror, mirror_close)
 
 /* A checkpoint of that name has been published in FOLDER/checkpoints. By any thread. */
 void mirror_offer(mirror *m, const char *name);

@@ -35,21 +35,16 @@ static status damage(job *j, const char *file, const char *what)
     return status_fail(STATUS_FAILED, "%s/%s/%s %s", j->prefix->url, j->name, file, what);
 }
 
+static int compare_key(const void *key, const void *entry)
+{
+    return strcmp(key, ((const object_entry *)entry)->key);
+}
+
 static const object_entry *find_entry(const job *j, const char *file)
 {
     AUTO_FREE char *key = mirror_prefix_key(j->prefix, j->name, file);
-    const object_entry *found = NULL;
-    for (int64_t low = 0, high = j->listing.count; low < high && !found;) {
-        int64_t middle = low + (high - low) / 2;
-        int order = strcmp(key, j->listing.entry[middle].key);
-        if (order == 0)
-            found = &j->listing.entry[middle];
-        else if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return found;
+    const object_listing *l = &j->listing;
+    return l->count ? bsearch(key, l->entry, (size_t)l->count, sizeof *l->entry, compare_key) : NULL;
 }
 
 static status read_manifest(job *j)

@@ -368,7 +368,7 @@ bool blocks_expect(blocks_object *o, int64_t offset, int64_t bytes)
     WORKER_HELD(&b->worker);
     int most = most_ahead(b, o);
     for (int64_t n = offset / o->block; n * o->block < offset + bytes; n++) {
-        if (find_expected(b, o, n) >= 0 || (!b->disk && find_slot(b, o, n)))
+        if (find_expected(b, o, n) >= 0 || (b->settings.use == BLOCKS_IN_ORDER && find_slot(b, o, n)))
             continue;
         if (b->ahead >= most)
             return false;
@@ -579,9 +579,8 @@ uint32_t blocks_version(const blocks_object *o)
 static bool map_whole(blocks_file *out, blocks *b, const blocks_object *o)
 {
     const blocks_name name = name_of(o, -1);
-    char *path = blocks_disk_path(b->disk, &name);
+    AUTO_FREE char *path = blocks_disk_path(b->disk, &name);
     bool good = blocks_disk_has(b->disk, &name, o->bytes) && mapping_open(&out->map, path) == STATUS_OK;
-    free(path);
     for (int64_t at = 0; good && at < o->bytes; at += BLOCKS_CHUNK) {
         uint32_t crc;
         memcpy(&crc, out->map.data + o->bytes + at / BLOCKS_CHUNK * 4, sizeof crc);

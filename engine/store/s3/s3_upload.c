@@ -194,62 +194,49 @@ void object_upload_abort(object_upload *u, object_store *s)
 }
 
 typedef struct open_uploads {
+    object_store *s;
     const char *prefix;
     int count;
-    char **key, **id; /* [count] */
-    char *key_read, *id_read;
+    char *key, *id; /* that have been read of the next one */
+    status aborted;
 } open_uploads;
 
 static void free_uploads(open_uploads *o)
 {
-    for (int i = 0; i < o->count; i++) {
-        free(o->key[i]);
-        free(o->id[i]);
-    }
     free(o->key);
     free(o->id);
-    free(o->key_read);
-    free(o->id_read);
 }
 
 static status take_upload(void *context, const char *path, const char *text)
 {
     open_uploads *o = context;
     path = strchr(path, '/') ? strchr(path, '/') + 1 : ""; /* within the root */
-    char **to = strcmp(path, "Upload/Key") == 0        ? &o->key_read
-                : strcmp(path, "Upload/UploadId") == 0 ? &o->id_read
-                                                       : NULL;
+    char **to = strcmp(path, "Upload/Key") == 0 ? &o->key : strcmp(path, "Upload/UploadId") == 0 ? &o->id : NULL;
     if (to) {
         free(*to);
         *to = must_strdup(text);
     }
-    if (strcmp(path, "Upload") != 0 || !o->key_read || !o->id_read)
+    if (strcmp(path, "Upload") != 0 || !o->key || !o->id)
         return STATUS_OK;
-    if (strncmp(o->key_read, o->prefix, strlen(o->prefix)) != 0)
+    AUTO_FREE char *key = TAKE(o->key), *id = TAKE(o->id);
+    if (strncmp(key, o->prefix, strlen(o->prefix)) != 0)
         return STATUS_OK; /* it was not asked for */
-    o->key = must_realloc(o->key, (unsigned long)(o->count + 1) * sizeof *o->key);
-    o->id = must_realloc(o->id, (unsigned long)(o->count + 1) * sizeof *o->id);
-    o->key[o->count] = o->key_read;
-    o->id[o->count++] = o->id_read;
-    o->key_read = o->id_read = NULL;
-    return STATUS_OK;
+    o->count++;
+    return o->aborted = abort_one(o->s, key, id, false);
 }
 
 /* One page, of at most 1,000. */
 static status abort_page(int *count, object_store *s, const char *prefix)
 {
     RELEASED_BY(s3_reply_free) s3_reply r = {0};
-    RELEASED_BY(free_uploads) open_uploads o = {.prefix = prefix};
+    RELEASED_BY(free_uploads) open_uploads o = {.s = s, .prefix = prefix};
     s3_call c = {.method = "GET", .doing = "list uploads of", .key = ""};
     c.query[c.queries++] = (http_pair){"uploads", ""};
     c.query[c.queries++] = (http_pair){"prefix", prefix};
     TRY(s3_perform(&r, s, &c));
-    if (!r.text || xml_read(r.text, r.bytes, take_upload, &o) != STATUS_OK)
-        return s3_refuse(s, &c, "the store's list is none");
-    for (int i = 0; i < o.count; i++)
-        TRY(abort_one(s, o.key[i], o.id[i], false));
+    status read = r.text ? xml_read(r.text, r.bytes, take_upload, &o) : STATUS_FAILED;
     *count = o.count;
-    return STATUS_OK;
+    return read == STATUS_OK || o.aborted != STATUS_OK ? read : s3_refuse(s, &c, "the store's list is none");
 }
 
 status object_upload_abort_all(object_store *s, const char *prefix)

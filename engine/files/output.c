@@ -45,7 +45,7 @@ static status fail_at(const char *path)
 
 static status write_all(int file, const char *path, const char *data, int64_t bytes)
 {
-    return atomic_put(file, data, bytes, -1) ? STATUS_OK : fail_at(path);
+    return atomic_write_all(file, data, bytes, -1) == bytes ? STATUS_OK : fail_at(path);
 }
 
 /* Is there something that a rename would destroy? */

@@ -86,7 +86,7 @@ static status put_record(tensorboard *t, message *event)
     put(&record, event->data, event->bytes);
     crc = masked(event->data, event->bytes);
     put(&record, &crc, sizeof crc);
-    status s = atomic_put(t->descriptor, record.data, record.bytes, -1)
+    status s = atomic_write_all(t->descriptor, record.data, record.bytes, -1) == record.bytes
                    ? STATUS_OK
                    : status_fail(STATUS_FAILED, "cannot write %s: %s", t->path, strerror(errno));
     free(record.data);

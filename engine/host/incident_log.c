@@ -85,7 +85,7 @@ status incident_log_append(const char *folder, const incident *what)
     mkdir(folder, 0777); /* a run may fail before it has made its folder */
     TRY(lines_own(path));
     int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    bool good = file >= 0 && atomic_write_all(file, l.text, (int64_t)l.used) == (int64_t)l.used;
+    bool good = file >= 0 && atomic_write_all(file, l.text, (int64_t)l.used, -1) == (int64_t)l.used;
     int error = errno;
     if (file >= 0)
         close(file);
@@ -157,7 +157,7 @@ static void write_flight(const incident_log *k, watchdog *w)
         describe_entry(&l, &entries[i], offset);
         if (l.used < l.room - 1024 && i + 1 < count)
             continue;
-        if (atomic_write_all(file, l.text, (int64_t)l.used) < (int64_t)l.used)
+        if (atomic_write_all(file, l.text, (int64_t)l.used, -1) < (int64_t)l.used)
             break;
         l.used = 0;
     }

@@ -48,7 +48,7 @@ static int64_t bytes_of(const download_item *item, int64_t block)
 
 static status write_at(const work *w, const void *data, int64_t bytes, int64_t offset)
 {
-    return atomic_put(w->file, data, bytes, offset) ? STATUS_OK : fail_write(w->part);
+    return atomic_write_all(w->file, data, bytes, offset) == bytes ? STATUS_OK : fail_write(w->part);
 }
 
 static status note(int *fault, download_fault what, status s)

@@ -82,29 +82,19 @@ static status open_new(atomic_file **out, const char *path, mode_t mode)
     return STATUS_OK;
 }
 
-bool atomic_put(int file, const void *data, int64_t bytes, int64_t offset)
-{
-    for (int64_t done = 0; done < bytes;) {
-        const char *from = (const char *)data + done;
-        size_t left = (size_t)(bytes - done);
-        ssize_t wrote = offset < 0 ? write(file, from, left) : pwrite(file, from, left, (off_t)(offset + done));
-        if (wrote < 0 && errno != EINTR)
-            return false;
-        done += wrote > 0 ? wrote : 0;
-    }
-    return true;
-}
-
 status atomic_open(atomic_file **out, const char *path)
 {
     return open_new(out, path, 0666);
 }
 
-int64_t atomic_write_all(int descriptor, const void *data, int64_t bytes)
+int64_t atomic_write_all(int descriptor, const void *data, int64_t bytes, int64_t offset)
 {
     int64_t done = 0;
     while (done < bytes) {
-        ssize_t wrote = write(descriptor, (const char *)data + done, (size_t)(bytes - done));
+        const char *from = (const char *)data + done;
+        size_t left = (size_t)(bytes - done);
+        ssize_t wrote =
+            offset < 0 ? write(descriptor, from, left) : pwrite(descriptor, from, left, (off_t)(offset + done));
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote <= 0)
@@ -116,7 +106,7 @@ int64_t atomic_write_all(int descriptor, const void *data, int64_t bytes)
 
 static status put(atomic_file *f, const char *data, int64_t bytes)
 {
-    int64_t wrote = atomic_write_all(f->descriptor, data, bytes);
+    int64_t wrote = atomic_write_all(f->descriptor, data, bytes, -1);
     f->written += wrote;
     return wrote == bytes ? STATUS_OK : failed("write", f->temporary);
 }

@@ -25,14 +25,12 @@ status atomic_commit(atomic_file *f);
 /* Remove the temporary file; NULL is accepted. The message of an earlier failure is kept, and errno. */
 void atomic_abandon(atomic_file *f);
 
-/* Writes all bytes where the descriptor is; how many: fewer, with errno, where writing fails. Without a heap. */
-int64_t atomic_write_all(int descriptor, const void *data, int64_t bytes);
+/* Writes all bytes at `offset`, -1: where the descriptor is; how many: fewer, with errno, where writing fails. Without
+ * a heap. */
+int64_t atomic_write_all(int descriptor, const void *data, int64_t bytes, int64_t offset);
 /* A new file of our own making, to write to: what has the name, such as a link that another user has put there, is
  * removed and never written to. A descriptor, or -1 with errno. Without a heap: a signal's handler may call it. */
 int atomic_create(const char *path, mode_t mode);
-
-/* All bytes into an open file at `offset`; -1: where the file is. false with errno. Without a heap, too. */
-bool atomic_put(int file, const void *data, int64_t bytes, int64_t offset);
 
 /* The whole of a small file at once. */
 status atomic_replace(const char *path, const void *data, int64_t bytes);

@@ -177,7 +177,7 @@ static status put(const lines *l, int file, const char *text)
 {
     struct stat before;
     bool known = fstat(file, &before) == 0; /* a look that fails loses no line */
-    int64_t bytes = (int64_t)strlen(text), done = atomic_write_all(file, text, bytes);
+    int64_t bytes = (int64_t)strlen(text), done = atomic_write_all(file, text, bytes, -1);
     if (done == bytes)
         return STATUS_OK;
     status s = failed(l, errno);

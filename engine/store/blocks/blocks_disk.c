@@ -292,11 +292,11 @@ int blocks_disk_begin(blocks_disk *d, int locks, const blocks_name *name, int64_
 bool blocks_disk_put(int file, const void *data, int64_t offset, int64_t bytes, int64_t total)
 {
     MUST(offset % BLOCKS_CHUNK == 0, "a piece of a block's file begins within a chunk");
-    if (!atomic_put(file, data, bytes, offset))
+    if (atomic_write_all(file, data, bytes, offset) < bytes)
         return false;
     for (int64_t at = 0; at < bytes; at += BLOCKS_CHUNK) {
         uint32_t crc = crc32c(0, (const char *)data + at, bytes - at < BLOCKS_CHUNK ? bytes - at : BLOCKS_CHUNK);
-        if (!atomic_put(file, &crc, sizeof crc, total + (offset + at) / BLOCKS_CHUNK * 4))
+        if (atomic_write_all(file, &crc, sizeof crc, total + (offset + at) / BLOCKS_CHUNK * 4) < (int64_t)sizeof crc)
             return false;
     }
     return true;

@@ -48,3 +48,14 @@ void *must_realloc(void *old, unsigned long bytes) __attribute__((returns_nonnul
 char *must_strdup(const char *text) __attribute__((returns_nonnull));
 /* printf into a fresh string */
 char *must_format(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
+/* A fresh string of what the statement writes to FILE *out: MUST_PRINT(out, config_print(out, c)) */
+#define MUST_PRINT(out, statement)                                                                                     \
+    __extension__({                                                                                                    \
+        char *printed_ = (void *)0;                                                                                    \
+        size_t bytes_;                                                                                                 \
+        FILE *out = open_memstream(&printed_, &bytes_);                                                                \
+        MUST(out, "out of host memory");                                                                               \
+        statement;                                                                                                     \
+        MUST(fclose(out) == 0, "out of host memory");                                                                  \
+        printed_;                                                                                                      \
+    })

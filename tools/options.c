@@ -56,12 +56,7 @@ static void manual_text(FILE *out, const char *text)
 
 static void manual_more(FILE *out, void (*more)(FILE *out))
 {
-    AUTO_FREE char *text = NULL;
-    size_t bytes;
-    FILE *to = open_memstream(&text, &bytes);
-    MUST(to, "out of host memory");
-    more(to);
-    fclose(to);
+    AUTO_FREE char *text = MUST_PRINT(to, more(to));
     fputs(".PP\n.nf\n", out);
     manual_text(out, text);
     fputs(".fi\n", out);

@@ -8,7 +8,7 @@
 #include "engine/compile/step/place.h"
 #include "engine/compile/step/recompute.h"
 #include "engine/compile/time/transfer_choice.h"
-#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
 #include "memory/arena.h"
 #include "memory/scope.h"
 

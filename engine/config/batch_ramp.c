@@ -1,4 +1,4 @@
-#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
 
 #include <limits.h>
 

@@ -17,7 +17,27 @@
 #include "models/shape.h"
 #include "parallel/comm/grid.h"
 #include "parallel/schedule/schedule.h"
-#include "engine/config/learning_rate.h"
+
+/* The learning rate of every step: a pure function of the step, so that resuming needs no state. */
+typedef enum learning_rate_kind {
+    LEARNING_RATE_CONSTANT,
+    LEARNING_RATE_LINEAR,
+    LEARNING_RATE_COSINE,
+    LEARNING_RATE_WSD,
+    LEARNING_RATE_INVERSE_SQRT,
+} learning_rate_kind;
+
+typedef struct learning_rate {
+    learning_rate_kind kind;
+    double peak;           /* lr */
+    double floor;          /* min_lr: what the decaying schedules reach at the last step */
+    double decay_fraction; /* WSD: the share of all steps, at the end, in which the rate falls linearly */
+    int64_t warmup;        /* steps; the rate is peak * t / warmup for t <= warmup */
+    int64_t steps;
+} learning_rate;
+
+/* step counts from 1. Beyond `steps` the rate stays at its last value (inverse_sqrt and constant just go on). */
+double learning_rate_at(const learning_rate *schedule, int64_t step);
 
 typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_device;
 typedef enum config_optimizer {
@@ -290,3 +310,42 @@ bool config_same(const config *a, const config *b, const char *key);
 learning_rate config_learning_rate(const config *c);
 
 void config_free(config *c);
+
+/* The global batch of every step: a pure function of the step, so that resuming needs no state.
+ *
+ * train.batch_ramp lists [step, batch]: from that step on, counted from 0, so many samples a step; without it every
+ * step has train.global_batch, which is also what a ramp ends with.
+ */
+
+/* How many batches there are, at least one; which of them step number `step` has; how many samples number `stage`
+ * has. */
+int batch_ramp_stages(const config *c);
+int batch_ramp_stage_of(const config *c, int64_t step);
+int batch_ramp_samples(const config *c, int stage);
+/* Samples of the steps from `first` up to `end`, which is left out; -1 if they are more than an int64_t holds. */
+int64_t batch_ramp_total(const config *c, int64_t first, int64_t end);
+
+/* A ramp begins at step 0, rises, and ends with train.global_batch. */
+status batch_ramp_check(const config *c);
+
+/* The text of a user's file, whose comments, order and spacing stay, with the value of "section.key" replaced by
+ * `value`, YAML on one line. A key that it does not have goes behind the last of its section; a section that it does
+ * not have goes to the end, as section: {key: value}. A fresh string. STATUS_USAGE, with `name` in front, where the
+ * text is no YAML or where an alias or an odd layout leaves no place for it. */
+status config_edit(char **out, const char *name, const char *text, const char *key, const char *value);
+
+/* The text of file `name` as a user would change it to say what `to` says: of the keys below one of the `sections` (a
+ * list that NULL ends) those in which `from`, the file as it is, differs, and each that is said in `override`
+ * ("section.key=value", `overrides` of them). STATUS_FAILED where what comes out does not read back as `to`. */
+status config_rewrite(char **out, const char *name, const config *from, const config *to, const char *const *sections,
+                      int overrides, char *const *override);
+
+/* Reads the keys of a YAML text, each at most once. Messages begin with "name:line: ". What a user wrote may include
+ * files, seen from the folder of `name`, whose keys its own override, and paths in it may name variables of the
+ * environment, ${NAME}; neither holds for a `stored` text, which a program wrote and anybody may have changed. $${
+ * stands for ${ in both. */
+status config_read_text(config *c, const char *name, const char *text, size_t bytes, bool stored);
+/* The same of "section.key=value", each key at most once. Messages begin with "argument N: ", where N counts from 1. */
+status config_read_overrides(config *c, int count, char *const *override);
+/* The whole file as a fresh buffer. */
+status config_read_file(char **text, size_t *bytes, const char *path);

@@ -6,7 +6,6 @@
 
 #include "kernels/compress.h"
 #include "memory/log.h"
-#include "engine/config/batch_ramp.h"
 #include "engine/config/config.h"
 
 static status check_named(const config *c)

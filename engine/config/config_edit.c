@@ -1,10 +1,9 @@
-#include "engine/config/config_edit.h"
+#include "engine/config/config.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/config/config_read.h"
-#include "engine/config/config_value.h"
+#include "engine/config/config_table.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 

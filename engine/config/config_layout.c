@@ -12,7 +12,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "parallel/schedule/partition.h"
-#include "engine/config/batch_ramp.h"
 #include "engine/config/config.h"
 
 /* ---- of the sizes alone ---- */

@@ -7,8 +7,7 @@
 #include "kernels/table/op.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "engine/config/config_read.h"
-#include "engine/config/config_value.h"
+#include "engine/config/config_table.h"
 #include "models/presets.h"
 
 /* --- defaults ----------------------------------------------------------------------------------------------------- */

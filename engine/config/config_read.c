@@ -1,4 +1,4 @@
-#include "engine/config/config_read.h"
+#include "engine/config/config.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "engine/config/config_value.h"
+#include "engine/config/config_table.h"
 
 enum { KEY_BYTES = 128, FILE_BYTES = 1 << 20 };
 static const char include_key[] = "include";

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/config/config_table.h"
-#include "engine/config/config_value.h"
 #include "memory/scope.h"
 #include "models/presets.h"
 

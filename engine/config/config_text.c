@@ -7,7 +7,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "engine/config/config_table.h"
-#include "engine/config/config_value.h"
 #include "models/presets.h"
 
 /* --- write and compare -------------------------------------------------------------------------------------------- */
@@ -62,13 +61,7 @@ static void write_all(FILE *out, const config *c)
 
 char *config_text(const config *c)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
-    write_all(out, c);
-    MUST(fclose(out) == 0, "out of host memory");
-    return text;
+    return MUST_PRINT(out, write_all(out, c));
 }
 
 bool config_same(const config *a, const config *b, const char *key)

@@ -1,4 +1,4 @@
-#include "engine/config/config_value.h"
+#include "engine/config/config_table.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -48,16 +48,10 @@ static void describe(char out[CONFIG_VALUE_QUOTE + 16], const yaml_node_t *node)
 
 static status refuse(const config_row *row, const yaml_node_t *node)
 {
-    char what[CONFIG_VALUE_QUOTE + 16], *expected = NULL;
-    size_t bytes;
+    char what[CONFIG_VALUE_QUOTE + 16];
     describe(what, node);
-    FILE *out = open_memstream(&expected, &bytes);
-    MUST(out, "out of host memory");
-    config_value_expected(out, row);
-    fclose(out);
-    status s = status_fail(STATUS_USAGE, "expected %s, not %s", expected, what);
-    free(expected);
-    return s;
+    AUTO_FREE char *expected = MUST_PRINT(out, config_value_expected(out, row));
+    return status_fail(STATUS_USAGE, "expected %s, not %s", expected, what);
 }
 
 /* The text of a scalar, NULL for anything else and for text with a NUL in it. */
@@ -178,8 +172,7 @@ static status refuse_word(const config_row *row, const yaml_node_t *node, const 
     if (!nearest_word(n))
         return s;
     AUTO_FREE char *message = must_strdup(status_message());
-    s = status_fail(s, "%s; did you mean %s?", message, nearest_word(n));
-    return s;
+    return status_fail(s, "%s; did you mean %s?", message, nearest_word(n));
 }
 
 static status set_word(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
@@ -547,13 +540,7 @@ void config_value_print(FILE *out, const config *c, const config_row *row)
 
 char *config_value_text(const config *c, const config_row *row)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
-    config_value_print(out, c, row);
-    MUST(fclose(out) == 0, "out of host memory");
-    return text;
+    return MUST_PRINT(out, config_value_print(out, c, row));
 }
 
 void config_value_free(config *c, const config_row *row)

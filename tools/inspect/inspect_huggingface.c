@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/config/config_read.h"
+#include "engine/config/config.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"

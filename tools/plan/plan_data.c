@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
 #include "engine/data/samples.h"
 #include "engine/run/batch.h"
 #include "memory/log.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/model/storage.h"
-#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/plan/plan_text.h"
-#include "engine/config/config_edit.h"
+#include "engine/config/config.h"
 #include "engine/config/scalar.h"
 #include "engine/files/output.h"
 #include "memory/clock.h"

@@ -112,36 +112,24 @@ static json_t *coordinates_of(const grid *g)
     return list;
 }
 
-/* The whole run, as `plan` prints it. */
-static json_t *course_of(const config *c, const plan *p, const options_said *said)
+static void write_facts(FILE *out, const config *c, const plan *p, const options_said *said)
 {
-    AUTO_FREE char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
-    plan_launch_print(out, c, p, said);
-    fclose(out);
-    json_t *lines = json_stringn(text, bytes);
-    MUST(lines, "a command line is no text: bytes that are no UTF-8");
-    return lines;
+    fact_writer f = {.out = out};
+    facts_open(&f, "", '{');
+    plan_text_facts(&f, p);
+    plan_launch_facts(&f, c, p, said);
+    facts_close(&f, '}');
 }
 
 static json_t *object_of(const config *c, const plan *p, const char *file)
 {
     const options_said said = {.file = file};
-    AUTO_FREE char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
-    fact_writer f = {.out = out};
-    facts_open(&f, "", '{');
-    plan_text_facts(&f, p);
-    plan_launch_facts(&f, c, p, &said);
-    facts_close(&f, '}');
-    fclose(out);
-    json_t *object = json_loadb(text, bytes, 0, NULL);
+    AUTO_FREE char *text = MUST_PRINT(out, write_facts(out, c, p, &said));
+    AUTO_FREE char *course =
+        MUST_PRINT(out, plan_launch_print(out, c, p, &said)); /* the whole run, as plan prints it */
+    json_t *object = json_loads(text, 0, NULL);
     MUST(object, "a plan that is no JSON");
-    json_object_set_new(object, "course", course_of(c, p, &said));
+    json_object_set_new(object, "course", json_string(course));
     json_object_set_new(object, "timeline", timeline_of(p));
     json_object_set_new(object, "coordinates", coordinates_of(&p->options.grid));
     return object;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
 #include "engine/islands/merge/rule.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/config/config_read.h"
+#include "engine/config/config.h"
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/files/sharded.h"

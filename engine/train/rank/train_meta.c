@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
 
 int64_t training_evaluation_samples(const training *t, int set)
 {

@@ -1,7 +1,7 @@
 /* What the header says of the data, what a run asks for that it will not get, and what it has waited for. */
 #include <stdio.h>
 
-#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
 #include "engine/train/report/training_report.h"
 #include "memory/log.h"
 #include "memory/units.h"

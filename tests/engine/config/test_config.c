@@ -5,7 +5,6 @@
 #include "memory/log.h"
 #include "engine/config/config.h"
 #include "engine/config/config_table.h"
-#include "engine/config/config_value.h"
 #include "memory/scope.h"
 #include "models/parts.h"
 #include "models/presets.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/config/config.h"
-#include "engine/config/config_edit.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"

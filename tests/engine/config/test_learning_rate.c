@@ -1,7 +1,7 @@
 /* The learning rate of every step, against values worked out by hand. */
 #include <math.h>
 
-#include "engine/config/learning_rate.h"
+#include "engine/config/config.h"
 #include "tests/test.h"
 
 static learning_rate base(learning_rate_kind kind)

@@ -16,9 +16,14 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#include "memory/planner_check.h"
+typedef struct planner_block {
+    int64_t bytes;
+    int32_t first, last; /* alive from op `first` to op `last`, both included */
+    int64_t offset;      /* out; 0 for a block of no bytes, which occupies nothing */
+} planner_block;
 
 typedef struct planner_result {
     int64_t arena_bytes; /* end of the highest block, a multiple of the alignment */
@@ -30,3 +35,9 @@ typedef struct planner_result {
  * `goal` >= 1: good enough is an arena of goal x lower bound. `effort`: the most block placements; 0 is the default. */
 void planner_place(planner_block *blocks, planner_result *result, int64_t count, int64_t alignment, double goal,
                    int64_t effort);
+
+/* Is the plan sound: no two blocks share a byte at one time, and all lie within the arena? Written independently of the
+ * placement and shares nothing with it. If not, the two indices name a pair that collides, or twice the same block if
+ * that lies outside the arena or is malformed. */
+bool planner_check(const planner_block *blocks, int64_t count, int64_t arena_bytes, int64_t *first_bad,
+                   int64_t *second_bad);

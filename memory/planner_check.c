@@ -2,11 +2,13 @@
  * disjoint, so a block that comes alive can only collide with its two neighbours. The set is a bitmap over the blocks'
  * ranks by offset, with a bitmap of its non-empty words above it, and so on: finding a neighbour looks at a few words.
  */
-#include "memory/planner_check.h"
+#include "memory/planner.h"
 
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/pool.h"
+#include "memory/scope.h"
 
 enum {
     LEVELS = 6 /* 64^6 blocks */
@@ -29,13 +31,12 @@ static int compare_moments(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-static void ranks_open(ranks *set, int64_t count)
+static void ranks_open(ranks *set, pool *memory, int64_t count)
 {
-    set->levels = 0;
     do {
         MUST(set->levels < LEVELS, "too many blocks to check");
         count = count / 64 + 1;
-        set->words[set->levels++] = must_calloc((unsigned long)count, sizeof(uint64_t));
+        set->words[set->levels++] = pool_alloc(memory, (size_t)count * sizeof(uint64_t));
     } while (count > 1);
 }
 
@@ -71,12 +72,6 @@ static int64_t ranks_beside(const ranks *set, int64_t rank, bool up)
     return -1;
 }
 
-static bool outside(const planner_block *b, int64_t arena_bytes)
-{
-    return b->bytes < 0 || b->first > b->last || b->offset < 0 || b->bytes > arena_bytes ||
-           b->offset > arena_bytes - b->bytes;
-}
-
 typedef struct sweep {
     moment *by_offset, *by_first, *by_last;
     int64_t *rank;
@@ -84,13 +79,13 @@ typedef struct sweep {
     ranks alive;
 } sweep;
 
-static void sweep_open(sweep *s, const planner_block *blocks, int64_t count)
+static void sweep_open(sweep *s, pool *memory, const planner_block *blocks, int64_t count)
 {
-    unsigned long n = (unsigned long)count;
-    *s = (sweep){.by_offset = must_alloc(n * sizeof(moment)),
-                 .by_first = must_alloc(n * sizeof(moment)),
-                 .by_last = must_alloc(n * sizeof(moment)),
-                 .rank = must_alloc(n * sizeof(int64_t))};
+    size_t bytes = (size_t)count * sizeof(moment);
+    *s = (sweep){.by_offset = pool_alloc(memory, bytes),
+                 .by_first = pool_alloc(memory, bytes),
+                 .by_last = pool_alloc(memory, bytes),
+                 .rank = pool_alloc(memory, (size_t)count * sizeof(int64_t))};
     for (int64_t i = 0; i < count; i++) {
         if (blocks[i].bytes == 0)
             continue;
@@ -103,7 +98,7 @@ static void sweep_open(sweep *s, const planner_block *blocks, int64_t count)
     qsort(s->by_last, (size_t)s->count, sizeof(moment), compare_moments);
     for (int64_t r = 0; r < s->count; r++)
         s->rank[s->by_offset[r].index] = r;
-    ranks_open(&s->alive, s->count);
+    ranks_open(&s->alive, memory, s->count);
 }
 
 /* A live block that shares bytes with block i; -1 if there is none. */
@@ -123,13 +118,17 @@ static int64_t collision(const sweep *s, const planner_block *blocks, int64_t i)
 bool planner_check(const planner_block *blocks, int64_t count, int64_t arena_bytes, int64_t *first_bad,
                    int64_t *second_bad)
 {
-    for (int64_t i = 0; i < count; i++)
-        if (outside(blocks + i, arena_bytes)) {
+    for (int64_t i = 0; i < count; i++) {
+        const planner_block *b = blocks + i;
+        if (b->bytes < 0 || b->first > b->last || b->offset < 0 || b->bytes > arena_bytes ||
+            b->offset > arena_bytes - b->bytes) {
             *first_bad = *second_bad = i;
             return false;
         }
+    }
+    RELEASED_BY(pool_free) pool memory = {0};
     sweep s;
-    sweep_open(&s, blocks, count);
+    sweep_open(&s, &memory, blocks, count);
     int64_t other = -1;
     for (int64_t b = 0, e = 0; b < s.count && other < 0; b++) {
         for (; s.by_last[e].key < s.by_first[b].key; e++)
@@ -142,11 +141,5 @@ bool planner_check(const planner_block *blocks, int64_t count, int64_t arena_byt
             *second_bad = i;
         }
     }
-    for (int l = 0; l < s.alive.levels; l++)
-        free(s.alive.words[l]);
-    free(s.rank);
-    free(s.by_last);
-    free(s.by_first);
-    free(s.by_offset);
     return other < 0;
 }

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "memory/beside.h"
+#include "memory/machine.h"
 #include "memory/scope.h"
 
 /* dlerror()'s sentence begins with the library that is missing: a dependency, when the file itself is there. */
@@ -27,7 +27,7 @@ status device_load(const device_interface **out, const char *name)
     char symbol[64];
     snprintf(symbol, sizeof symbol, "device_%s", name);
     const device_interface *found = dlsym(RTLD_DEFAULT, symbol);
-    AUTO_FREE char *path = beside_program(name);
+    AUTO_FREE char *path = machine_object(name);
     if (!found) {
         void *object = NULL;
         TRY(open_object(&object, path, name));

@@ -56,3 +56,21 @@ HOST_DEVICE_INLINE int32_t heads_of_clipped_row(bool *whole, int64_t row, int32_
     *whole = row % size >= size - last_whole;
     return block < blocks ? (int32_t)(block % heads) : -1;
 }
+
+/* For which heads phalanx has fused attention kernels on GPUs (kernels/cuda/flash_forward.cu, flash_backward.cu), in 16
+ * bits. Other heads are computed by a warp for each query (kernels/cuda/attention.cu), about fifty times slower, where
+ * cuDNN does not take them, which wants multiples of HEADS_CUDNN_MULTIPLE of at most HEADS_CUDNN_MOST. */
+enum { HEADS_CUDNN_MULTIPLE = 8, HEADS_CUDNN_MOST = 256 };
+
+/* `size`: elements of a head of q and k; `v_size`: of v. */
+static inline bool heads_are_fused(int size, int v_size)
+{
+    if (size == 192)
+        return v_size == 128;
+    return size == v_size && (size == 64 || size == 80 || size == 96 || size == 128 || size == 256);
+}
+
+static inline bool heads_suit_cudnn(int size)
+{
+    return size % HEADS_CUDNN_MULTIPLE == 0 && size <= HEADS_CUDNN_MOST;
+}

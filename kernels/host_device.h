@@ -1,6 +1,6 @@
-/* How the functions begin that host and device share: HOST_DEVICE_INLINE, before their type. The headers that have them
- * are plain C that is also C++ and CUDA.
- */
+/* What host and device share: how such functions begin, HOST_DEVICE_INLINE before their type, and constants. Plain C
+ * that is also C++ and CUDA, as are the headers of such functions. What GELU's kernels are compared with
+ * (tests/oracle/) states its constants in its own way; Muon's reference shares them. */
 #pragma once
 
 #ifdef __CUDACC__
@@ -8,3 +8,17 @@
 #else
 #define HOST_DEVICE_INLINE static inline
 #endif
+
+/* GELU's approximation (1606.08415): gelu(x) = x (1 + tanh(u)) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3) */
+#define GELU_ROOT  0.797884560802865356f /* sqrt(2 / pi) */
+#define GELU_CUBIC 0.044715f
+
+/* Muon's quintic, whose slope at 0 is largest while it keeps singular values near 1
+ * (https://kellerjordan.github.io/posts/muon). */
+#define MUON_A 3.4445
+#define MUON_B (-4.7750)
+#define MUON_C 2.0315
+
+#define MUON_EPSILON 1e-7f /* the smallest norm that a matrix is divided by */
+
+enum { MUON_ITERATIONS = 5 };

@@ -25,7 +25,7 @@ void outlet_open(void);
  * were. */
 void outlet_close(double seconds);
 
-/* From now on each line is a JSON object (memory/log_line.h), last words too; `rank` says whose. Nothing, where the
+/* From now on each line is a JSON object (outlet_json), last words too; `rank` says whose. Nothing, where the
  * outlet is not open. */
 void outlet_write_json(int (*rank)(void));
 
@@ -39,3 +39,13 @@ int64_t outlet_dropped(void);
 /* Last words, on standard error: what is in the buffers first, then these, each given up after `seconds` without a
  * reader. Without a heap, a lock or a stream: a signal's handler may call it, and a thread while others are stuck. */
 void outlet_last_words(const char *text, size_t bytes, double seconds);
+
+/* A line as it is written, and as an object with its escapes and what stands before them. */
+enum { OUTLET_LINE = 4096, OUTLET_LINE_JSON = 6 * OUTLET_LINE + 128 };
+
+/* Writes one line (of at most OUTLET_LINE bytes, its end left out) as an object, for collectors: {"time":
+ * "2026-11-28T01:52:03.123Z", "level": "warning", "rank": 3, "message": "..."}, with an end of line, and returns its
+ * length, without a heap and without a lock. `error`: it was written to standard error. The level is "error" or
+ * "warning" where the program says one of these, else "info". A line that is an object becomes "metrics" of one; one
+ * that has a time already is another program's, and is copied. What is no UTF-8, and a zero, becomes question marks. */
+size_t outlet_json(char out[OUTLET_LINE_JSON], const char *line, size_t bytes, bool error, int rank);

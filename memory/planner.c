@@ -1,9 +1,10 @@
-#include "memory/planner_internal.h"
+#include "memory/planner.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/planner_repair.h"
 #include "memory/scope.h"
 
 /* ---- occupied addresses over time -------------------------------------------------------------------------------- */
@@ -261,35 +262,8 @@ static void tree_take(planner_tree *tree, int32_t first, int32_t last, int64_t o
 
 static const int64_t MOST_BYTES = (int64_t)1 << 60;
 
-/* Radix sort, least significant byte first; bytes in which all keys agree cost one look. */
-void planner_core_sort(int32_t *order, int32_t *spare, int32_t count, const uint64_t *key)
-{
-    uint64_t all = ~(uint64_t)0, any = 0;
-    for (int32_t i = 0; i < count; i++) {
-        all &= key[order[i]];
-        any |= key[order[i]];
-    }
-    int32_t *from = order, *to = spare;
-    for (int shift = 0; shift < 64; shift += 8) {
-        if ((((all ^ any) >> shift) & 255) == 0)
-            continue;
-        int32_t place[257] = {0};
-        for (int32_t i = 0; i < count; i++)
-            place[((key[from[i]] >> shift) & 255) + 1]++;
-        for (int digit = 0; digit < 256; digit++)
-            place[digit + 1] += place[digit];
-        for (int32_t i = 0; i < count; i++)
-            to[place[(key[from[i]] >> shift) & 255]++] = from[i];
-        int32_t *swap = from;
-        from = to;
-        to = swap;
-    }
-    if (from != order)
-        memcpy(order, from, (size_t)count * sizeof *order);
-}
-
 /* core->source: the blocks that have bytes, by first op */
-static void select_blocks(planner_core *core, const planner_block *blocks, int64_t count)
+static void select_blocks(planner_problem *core, const planner_block *blocks, int64_t count)
 {
     MUST(count >= 0 && count < INT32_MAX / 2, "%lld blocks to plan", (long long)count);
     core->source = must_alloc((unsigned long)count * sizeof *core->source);
@@ -303,11 +277,11 @@ static void select_blocks(planner_core *core, const planner_block *blocks, int64
         if (b->bytes > 0)
             core->source[core->count++] = i;
     }
-    planner_core_sort(core->source, spare, core->count, key);
+    planner_repair_sort(core->source, spare, core->count, key);
 }
 
 /* Lifetimes become [index of the first op, index of the last distinct first op not after the last op]. */
-static void compress_time(planner_core *core, const planner_block *blocks)
+static void compress_time(planner_problem *core, const planner_block *blocks)
 {
     AUTO_FREE int32_t *moments = must_alloc((unsigned long)core->count * sizeof *moments);
     for (int32_t i = 0; i < core->count; i++) {
@@ -329,7 +303,7 @@ static void compress_time(planner_core *core, const planner_block *blocks)
     }
 }
 
-static void sum_live(planner_core *core)
+static void sum_live(planner_problem *core)
 {
     core->live = must_calloc((unsigned long)core->times + 1, sizeof *core->live);
     for (int32_t i = 0; i < core->count; i++) {
@@ -345,11 +319,11 @@ static void sum_live(planner_core *core)
     }
 }
 
-static void core_open(planner_core *core, const planner_block *blocks, int64_t count, int64_t alignment)
+static void core_open(planner_problem *core, const planner_block *blocks, int64_t count, int64_t alignment)
 {
     MUST(alignment > 0 && (alignment & (alignment - 1)) == 0, "alignment %lld is no power of two",
          (long long)alignment);
-    *core = (planner_core){.alignment = alignment, .best_arena = INT64_MAX};
+    *core = (planner_problem){.alignment = alignment, .best_arena = INT64_MAX};
     select_blocks(core, blocks, count);
     unsigned long n = (unsigned long)core->count;
     core->first = must_alloc(n * sizeof *core->first);
@@ -366,7 +340,7 @@ static void core_open(planner_core *core, const planner_block *blocks, int64_t c
     core->tree = tree_open(core->times);
 }
 
-static void core_close(planner_core *core)
+static void core_close(planner_problem *core)
 {
     tree_close(core->tree);
     free(core->best);
@@ -380,7 +354,7 @@ static void core_close(planner_core *core)
 }
 
 /* Fills core->contention from a tree of maxima over time (leaves at times..2 times - 1), asked once a block. */
-static void contend(planner_core *core)
+static void contend(planner_problem *core)
 {
     if (core->contention)
         return;
@@ -407,7 +381,7 @@ static void contend(planner_core *core)
 }
 
 /* The arena's bytes; INT64_MAX if it reached `limit`. */
-static int64_t place(planner_core *core, const int32_t *order, const bool *from_top, int32_t count, int64_t limit)
+static int64_t place(planner_problem *core, const int32_t *order, const bool *from_top, int32_t count, int64_t limit)
 {
     int64_t arena = 0;
     tree_clear(core->tree);
@@ -434,7 +408,7 @@ static int64_t place(planner_core *core, const int32_t *order, const bool *from_
  * (NULL: nowhere), at the highest below `ceiling` (the lowest if there is no room). Gives up as soon as the arena
  * reaches the best; an improvement becomes the best. Returns whether that is good enough or the effort is used up: true
  * means stop. */
-static bool try_order(planner_core *core, const int32_t *order, const bool *from_top, int64_t ceiling)
+static bool try_order(planner_problem *core, const int32_t *order, const bool *from_top, int64_t ceiling)
 {
     core->ceiling = ceiling;
     int64_t arena = place(core, order, from_top, core->count, core->best_arena);
@@ -455,7 +429,7 @@ static bool try_order(planner_core *core, const int32_t *order, const bool *from
  */
 
 /* Larger comes first. */
-typedef uint64_t key_function(const planner_core *core, int32_t block);
+typedef uint64_t key_function(const planner_problem *core, int32_t block);
 
 /* floor of 2 log2(value), the halves at 1.5: sizes that differ by less are alike */
 static int half_octave(int64_t value)
@@ -466,53 +440,53 @@ static int half_octave(int64_t value)
     return 2 * octave + (int)((value >> (octave - 1)) & 1);
 }
 
-static uint64_t by_size(const planner_core *core, int32_t b)
+static uint64_t by_size(const planner_problem *core, int32_t b)
 {
     return (uint64_t)core->bytes[b];
 }
 
-static uint64_t by_duration(const planner_core *core, int32_t b)
+static uint64_t by_duration(const planner_problem *core, int32_t b)
 {
     return (uint64_t)(core->last[b] - core->first[b]);
 }
 
-static uint64_t by_size_step(const planner_core *core, int32_t b)
+static uint64_t by_size_step(const planner_problem *core, int32_t b)
 {
     return (uint64_t)half_octave(core->bytes[b]);
 }
 
 /* in fiftieths of the bound */
-static uint64_t by_contention(const planner_core *core, int32_t b)
+static uint64_t by_contention(const planner_problem *core, int32_t b)
 {
     return (uint64_t)((double)core->contention[b] / (double)core->bound * 50);
 }
 
-static uint64_t by_start(const planner_core *core, int32_t b)
+static uint64_t by_start(const planner_problem *core, int32_t b)
 {
     return (uint64_t)(core->times - core->first[b]);
 }
 
-static uint64_t by_area(const planner_core *core, int32_t b)
+static uint64_t by_area(const planner_problem *core, int32_t b)
 {
     return (uint64_t)((double)core->bytes[b] * (double)(core->last[b] - core->first[b] + 1));
 }
 
 /* Which blocks go to the top of the arena. */
-typedef bool top_function(const planner_core *core, int32_t block, int occurrence);
+typedef bool top_function(const planner_problem *core, int32_t block, int occurrence);
 
-static bool none(const planner_core *core, int32_t b, int occurrence)
+static bool none(const planner_problem *core, int32_t b, int occurrence)
 {
     (void)core, (void)b, (void)occurrence;
     return false;
 }
 
-static bool temporaries(const planner_core *core, int32_t b, int occurrence)
+static bool temporaries(const planner_problem *core, int32_t b, int occurrence)
 {
     (void)occurrence;
     return core->last[b] - core->first[b] <= 8;
 }
 
-static bool alternate(const planner_core *core, int32_t b, int occurrence)
+static bool alternate(const planner_problem *core, int32_t b, int occurrence)
 {
     (void)core, (void)b;
     return occurrence % 2 == 1;
@@ -531,11 +505,11 @@ static const struct row {
 /* Where the top is, in bounds: what is placed from the top leaves gaps there that only a little room heals. */
 static const double tops[] = {1, 1.02, 1.04, 1.08};
 
-static void sort_by(const planner_core *core, key_function *key, int32_t *order, int32_t *spare, uint64_t *keys)
+static void sort_by(const planner_problem *core, key_function *key, int32_t *order, int32_t *spare, uint64_t *keys)
 {
     for (int32_t i = 0; i < core->count; i++)
         keys[i] = ~key(core, i);
-    planner_core_sort(order, spare, core->count, keys);
+    planner_repair_sort(order, spare, core->count, keys);
 }
 
 typedef struct workspace {
@@ -544,7 +518,7 @@ typedef struct workspace {
     bool *from_top;         /* [count] */
 } workspace;
 
-static bool try_row(planner_core *core, const struct row *row, const workspace *w, int64_t top)
+static bool try_row(planner_problem *core, const struct row *row, const workspace *w, int64_t top)
 {
     if (row->major == by_contention)
         contend(core);
@@ -561,7 +535,7 @@ static bool try_row(planner_core *core, const struct row *row, const workspace *
 }
 
 /* Try the orders, one row each, cheapest success first, until try_order says stop; returns whether it did. */
-static bool try_all(planner_core *core)
+static bool try_all(planner_problem *core)
 {
     unsigned long n = (unsigned long)core->count;
     AUTO_FREE int32_t *order = must_alloc(n * sizeof *order), *spare = must_alloc(n * sizeof *spare);
@@ -584,15 +558,8 @@ static bool try_all(planner_core *core)
 
 /* ---- a plan ------------------------------------------------------------------------------------------------------ */
 
-static int64_t default_effort(int64_t count)
-{
-    int64_t most = 4 * count > 2000000 ? 4 * count : 2000000;
-    int64_t effort = 200 * count > 40000 ? 200 * count : 40000;
-    return effort < most ? effort : most;
-}
-
 /* A repair that succeeds does so soon, and its moves cost twice a placement. */
-static int64_t repair_effort(const planner_core *core)
+static int64_t repair_effort(const planner_problem *core)
 {
     int64_t most = 5000 + 20 * (int64_t)core->count;
     most = core->count > PLANNER_REPAIR_BLOCKS ? 0 : most < 30000 ? most : 30000;
@@ -603,11 +570,13 @@ void planner_place(planner_block *blocks, planner_result *result, int64_t count,
                    int64_t effort)
 {
     MUST(goal >= 1 && goal < 1e6, "a goal of %g times the lower bound", goal);
-    planner_core core;
+    planner_problem core;
     core_open(&core, blocks, count, alignment);
     int64_t enough = (int64_t)((double)core.bound * goal) & -alignment;
     core.target = enough > core.bound ? enough : core.bound;
-    core.effort_left = effort > 0 ? effort : default_effort(core.count);
+    int64_t most = 4 * (int64_t)core.count > 2000000 ? 4 * (int64_t)core.count : 2000000;
+    int64_t unsaid = 200 * (int64_t)core.count > 40000 ? 200 * (int64_t)core.count : 40000;
+    core.effort_left = effort > 0 ? effort : unsaid < most ? unsaid : most;
     if (core.count > 0 && !try_all(&core))
         planner_repair(&core, repair_effort(&core));
     for (int64_t i = 0; i < count; i++)

@@ -9,7 +9,7 @@
  *
  * Guided ejection search: Nagata and Braysy, 2009, for routing vehicles.
  */
-#include "memory/planner_internal.h"
+#include "memory/planner_repair.h"
 
 #include <string.h>
 
@@ -25,8 +25,35 @@ enum {
 
 static const int64_t OUT = INT64_MAX / 4; /* the offset of a block in the pool: above all others */
 
+/* Radix sort, least significant byte first; bytes in which all keys agree cost one look. */
+void planner_repair_sort(int32_t *order, int32_t *spare, int32_t count, const uint64_t *key)
+{
+    uint64_t all = ~(uint64_t)0, any = 0;
+    for (int32_t i = 0; i < count; i++) {
+        all &= key[order[i]];
+        any |= key[order[i]];
+    }
+    int32_t *from = order, *to = spare;
+    for (int shift = 0; shift < 64; shift += 8) {
+        if ((((all ^ any) >> shift) & 255) == 0)
+            continue;
+        int32_t place[257] = {0};
+        for (int32_t i = 0; i < count; i++)
+            place[((key[from[i]] >> shift) & 255) + 1]++;
+        for (int digit = 0; digit < 256; digit++)
+            place[digit + 1] += place[digit];
+        for (int32_t i = 0; i < count; i++)
+            to[place[(key[from[i]] >> shift) & 255]++] = from[i];
+        int32_t *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != order)
+        memcpy(order, from, (size_t)count * sizeof *order);
+}
+
 typedef struct repair {
-    planner_core *core;
+    planner_problem *core;
     int32_t *from;              /* [count + 1] the blocks that meet b are numbers from[b] .. from[b + 1] - 1 */
     int32_t *by_start, *by_end; /* ... of both lists, in order of offset and of end when b was last moved */
     int64_t *offset;            /* [count] */
@@ -164,7 +191,7 @@ static void move_one(repair *r)
 /* One plan below `top`, from the best so far, in at most `moves` moves. */
 static bool attempt(repair *r, int64_t top, int64_t moves)
 {
-    planner_core *core = r->core;
+    planner_problem *core = r->core;
     size_t n = (size_t)core->count;
     memcpy(r->offset, core->best, n * sizeof *r->offset);
     memcpy(r->cost, r->worth, n * sizeof *r->cost);
@@ -188,7 +215,7 @@ static bool attempt(repair *r, int64_t top, int64_t moves)
 /* r->from: block b meets those that begin before it ends, less those that end before it begins and less itself. */
 static bool count_meetings(repair *r)
 {
-    const planner_core *core = r->core;
+    const planner_problem *core = r->core;
     AUTO_FREE int32_t *begun = must_calloc((unsigned long)core->times + 1, sizeof *begun);
     AUTO_FREE int32_t *ended = must_calloc((unsigned long)core->times + 1, sizeof *ended); /* [t]: before t */
     for (int32_t b = 0; b < core->count; b++) {
@@ -213,7 +240,7 @@ static bool count_meetings(repair *r)
 /* Both lists in order of the best arena's offsets, so that the first sort finds them nearly sorted. */
 static void list_meetings(repair *r)
 {
-    const planner_core *core = r->core;
+    const planner_problem *core = r->core;
     unsigned long n = (unsigned long)core->count;
     AUTO_FREE int32_t *order = must_alloc(n * sizeof *order), *filled = must_alloc(n * sizeof *filled);
     AUTO_FREE uint64_t *key = must_alloc(n * sizeof *key);
@@ -221,7 +248,7 @@ static void list_meetings(repair *r)
         order[b] = b;
         key[b] = (uint64_t)core->best[b];
     }
-    planner_core_sort(order, filled, core->count, key);
+    planner_repair_sort(order, filled, core->count, key);
     memcpy(filled, r->from, n * sizeof *filled);
     for (int32_t i = 0; i < core->count; i++) {
         int32_t x = order[i];
@@ -233,7 +260,7 @@ static void list_meetings(repair *r)
 }
 
 /* Square root of the size times logarithm of the life: found by trial, on some hundred programs. */
-static int64_t worth_of(const planner_core *core, int32_t b)
+static int64_t worth_of(const planner_problem *core, int32_t b)
 {
     int64_t units = core->bytes[b] / core->alignment, root = 1, life = core->last[b] - core->first[b] + 1, octaves = 1;
     while (octaves < 31 && (int64_t)1 << octaves < life)
@@ -247,7 +274,7 @@ static int64_t worth_of(const planner_core *core, int32_t b)
 /* Aims at the target; where that fails at something between it and the best, nearer to the best each time. */
 static void aim(repair *r, int64_t effort)
 {
-    planner_core *core = r->core;
+    planner_problem *core = r->core;
     int64_t burst = BURST_BASE + BURST_PER_BLOCK * (int64_t)core->count, stop_at = core->effort_left - effort;
     for (int halvings = 0; core->best_arena > core->target && core->effort_left > stop_at;) {
         int64_t left = core->effort_left - stop_at, beyond = core->best_arena - core->target;
@@ -261,7 +288,7 @@ static void aim(repair *r, int64_t effort)
     }
 }
 
-void planner_repair(planner_core *core, int64_t effort)
+void planner_repair(planner_problem *core, int64_t effort)
 {
     if (core->count > PLANNER_REPAIR_BLOCKS || effort <= 0)
         return;

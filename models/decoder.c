@@ -311,21 +311,6 @@ ladder_shape decoder_ladder(const model_shape *shape)
                           .drop = shape->expert_drop};
 }
 
-/* 0: what layers take where nobody says otherwise. */
-static double scores_multiplier(const model_shape *s, const layer_shape *l)
-{
-    const double factor = shape_scores_factor(s);
-    if (factor == 1)
-        return l->attention_multiplier;
-    return factor * (l->attention_multiplier != 0 ? l->attention_multiplier : 1 / sqrt((double)l->head_size));
-}
-
-/* A group of experts is chosen by the sum of so many scores, its best. */
-static int group_best(const layer_shape *l)
-{
-    return l->router_groups == 0 ? 0 : l->traits >> TRAIT_GROUP_MAXIMUM & 1 ? 1 : 2;
-}
-
 /* The mixers of a layer, 1 << MIXER_name each. */
 static unsigned mixers_of(const layer_shape *layer)
 {
@@ -377,7 +362,8 @@ static void build_block(builder *b, block_layer *block)
     block->attention.latent.rank = l->kv_lora_rank;
     block->attention.latent.rotated = l->rope_head_size;
     block->attention.window = (int)l->window;
-    block->attention.multiplier = scores_multiplier(&b->d->shape, l);
+    const double factor = shape_scores_factor(&b->d->shape), own = l->attention_multiplier;
+    block->attention.multiplier = factor == 1 ? own : factor * (own != 0 ? own : 1 / sqrt((double)l->head_size));
     block->attention.cap = l->attention_cap;
     block->multiplier = l->residual_multiplier;
     block->attention.rotary = l->rope_theta > 0;
@@ -397,7 +383,9 @@ static void build_block(builder *b, block_layer *block)
                                           .active = l->experts_per_token,
                                           .groups = l->router_groups,
                                           .groups_kept = l->router_groups_kept,
-                                          .group_best = group_best(l),
+                                          .group_best = l->router_groups == 0                  ? 0
+                                                        : l->traits >> TRAIT_GROUP_MAXIMUM & 1 ? 1
+                                                                                               : 2,
                                           .scale = l->router_scale > 0 ? (float)l->router_scale : 1,
                                           .sigmoid = l->traits >> TRAIT_SIGMOID_ROUTER & 1,
                                           .renormalise = l->router_renormalise};

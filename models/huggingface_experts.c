@@ -104,20 +104,14 @@ static status read_loss(const huggingface_reader *r, model_shape *s)
                                                  "it must not be negative");
 }
 
-/* Experts' weights are stored as they are, or in mxfp4, whose tensors are found by their names. */
-static status check_quantization(const huggingface_reader *r)
-{
-    const json_t *value = huggingface_ask(r, "quantization_config"), *method = json_object_get(value, "quant_method");
-    if (!value || (json_is_string(method) && !strcmp(json_string_value(method), "mxfp4")))
-        return STATUS_OK;
-    return huggingface_refuse(r, "quantization_config", value, "phalanx reads unquantized weights, and mxfp4");
-}
-
 status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
 {
     s->experts_every = 1;
-    if (shape_has_key(s->architecture, KEY_MXFP4))
-        TRY(check_quantization(r));
+    /* Weights are stored as they are, or in mxfp4, whose tensors are found by their names. */
+    const json_t *stored = shape_has_key(s->architecture, KEY_MXFP4) ? huggingface_ask(r, "quantization_config") : NULL,
+                 *method = json_object_get(stored, "quant_method");
+    if (stored && !(json_is_string(method) && !strcmp(json_string_value(method), "mxfp4")))
+        return huggingface_refuse(r, "quantization_config", stored, "phalanx reads unquantized weights, and mxfp4");
     if (shape_has_key(s->architecture, KEY_EXPERTS_TWICE))
         TRY(read_count(r, s));
     if (shape_has_key(s->architecture, KEY_SPARSE_LAYERS))

@@ -190,20 +190,16 @@ static const char *share_key(const model_shape *s)
     return shape_has_key(s->architecture, KEY_ROTARY_SHARE) ? "rotary_pct" : "partial_rotary_factor";
 }
 
-static double unsaid_share(const model_shape *s)
-{
-    return shape_has_key(s->architecture, KEY_ROTARY_SHARE)   ? 0.25
-           : shape_has_key(s->architecture, KEY_PARTIAL_HALF) ? 0.5
-                                                              : 1;
-}
-
 /* Which share of a head rotates: beside the other keys (transformers 4), or with the base (5). */
 static status read_partial(const huggingface_reader *r, model_shape *s, const json_t *rope)
 {
     const json_t *inner = huggingface_get(rope, "partial_rotary_factor");
     const char *key = inner ? "partial_rotary_factor" : share_key(s);
     const json_t *value = inner ? inner : huggingface_ask(r, key);
-    double share = !value ? unsaid_share(s) : json_is_number(value) ? json_number_value(value) : 0;
+    double unsaid = shape_has_key(s->architecture, KEY_ROTARY_SHARE)   ? 0.25
+                    : shape_has_key(s->architecture, KEY_PARTIAL_HALF) ? 0.5
+                                                                       : 1;
+    double share = !value ? unsaid : json_is_number(value) ? json_number_value(value) : 0;
     if (share == 1)
         return STATUS_OK;
     if (!shape_has_key(s->architecture, KEY_PARTIAL))
@@ -293,13 +289,6 @@ static json_t *longrope_of(json_t *root, const model_shape *s)
 
 static const size_t attention_offset = offsetof(shape_rope_scaling, attention_factor);
 
-/* As published: then no attention_factor is written. */
-static bool follows_from_mscales(const model_shape *s)
-{
-    const shape_rope_scaling *r = &s->rope_scaling;
-    return r->mscale != 0 && r->mscale_all_dim != 0 && r->attention_factor == shape_attention_factor(s);
-}
-
 static json_t *scaling_of(json_t *root, const model_shape *s)
 {
     const shape_rope_scaling *r = &s->rope_scaling;
@@ -308,8 +297,10 @@ static json_t *scaling_of(json_t *root, const model_shape *s)
     if (r->kind == ROPE_LONGROPE)
         return longrope_of(root, s);
     json_t *rope = json_pack("{s:s}", "rope_type", shape_rope_words[r->kind]);
+    /* As published: no attention_factor is written where it follows. */
+    const bool follows = r->mscale != 0 && r->mscale_all_dim != 0 && r->attention_factor == shape_attention_factor(s);
     for (int i = 0; i < SCALES; i++)
-        if (scales[i].kind == r->kind && !(follows_from_mscales(s) && scales[i].offset == attention_offset))
+        if (scales[i].kind == r->kind && !(follows && scales[i].offset == attention_offset))
             json_object_set_new(rope, scales[i].key,
                                 json_real(*(const double *)(const void *)((const char *)r + scales[i].offset)));
     if (has_original(r->kind))
@@ -323,18 +314,13 @@ static json_t *scaling_of(json_t *root, const model_shape *s)
     return rope;
 }
 
-/* Transformers 4's words, which 5 reads too, lack two bases of OLMo 3, and no scaling where an absent one is one. */
-static bool has_older_words(const model_shape *s)
-{
-    if (s->rope_scaling.factor == 0 && shape_has_key(s->architecture, KEY_NEEDS_SCALING))
-        return false;
-    return !shape_has_key(s->architecture, KEY_LOCAL_TABLE) ||
-           (s->rope_theta == unsaid_theta(s) && s->rope_local_theta == s->rope_theta);
-}
-
 void huggingface_put_rope(json_t *root, const model_shape *s)
 {
-    if (s->rope_parameters || !has_older_words(s)) {
+    /* 4's words, which transformers 5 reads too, lack two bases of OLMo 3, and no scaling where an absent one is one */
+    const bool unscaled = s->rope_scaling.factor == 0 && shape_has_key(s->architecture, KEY_NEEDS_SCALING);
+    const bool two = shape_has_key(s->architecture, KEY_LOCAL_TABLE) &&
+                     !(s->rope_theta == unsaid_theta(s) && s->rope_local_theta == s->rope_theta);
+    if (s->rope_parameters || unscaled || two) {
         /* Everything in one object, or in one for each type of layers: transformers 5's words. */
         json_t *rope = s->rope_scaling.factor == 0 ? json_pack("{s:s}", "rope_type", "default") : scaling_of(root, s);
         json_object_set_new(rope, "rope_theta", json_real(s->rope_theta));

@@ -72,3 +72,9 @@ int parts_head_size(parts_slot slot, const model_shape *shape, const layer_shape
 int64_t parts_parameters(const model_shape *shape);
 /* Of them those that compute one token: of a layer's experts as many as a token has. */
 int64_t parts_active_parameters(const model_shape *shape);
+
+/* Is a model of this shape the dense one of `folder` but for its experts, so that it can begin as that one, each expert
+ * a copy of the dense layer's mlp (2212.05055)? A failure names the size or the trait that differs. */
+status parts_check_dense(const model_shape *shape, const model_shape *dense, const char *folder);
+/* The dense model's weight of which a weight of the other is a copy. */
+parts_slot parts_dense_slot(parts_slot slot);

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/attention_work.h"
+#include "kernels/attention.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"

@@ -11,7 +11,7 @@
 #include "engine/run/warming.h"
 #include "memory/clock.h"
 #include "memory/log.h"
-#include "memory/numa.h"
+#include "memory/machine.h"
 #include "memory/scope.h"
 
 enum { COPIES = 8 };
@@ -310,8 +310,8 @@ static status open_device(executor *e, const executor_options *o)
     /* This process's threads touch the memory that the device copies to and from, so it lies where they run. */
     device_facts f;
     executor_facts(&f, e);
-    int node = *f.pci ? numa_node_of("", f.pci) : -1;
-    if (numa_stay_near("", node) == NUMA_ELSEWHERE)
+    int node = *f.pci ? machine_node_of("", f.pci) : -1;
+    if (machine_stay_near("", node) == MACHINE_ELSEWHERE)
         log_warn("rank %d is bound to cores of another memory node than its GPU's (%s, node %d): copies to and from "
                  "host memory cross between sockets; start with mpirun --bind-to none, and it chooses cores",
                  comm_rank(e->world), f.pci, node);

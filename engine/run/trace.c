@@ -9,7 +9,7 @@
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/place.h"
 #include "engine/system/atomic.h"
-#include "memory/boot.h"
+#include "memory/machine.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -140,10 +140,10 @@ static double offset_to_first(comm_group *all, int ranks, int rank)
     free(times);
     qsort(more + 1, ROUNDS - 1, sizeof *more, compare); /* before the first exchange they were anywhere */
     /* Is this rank on rank 0's machine, whose clock is its own then? */
-    char mine[BOOT_BYTES], *every = must_alloc((unsigned long)ranks * BOOT_BYTES);
-    bool same = boot_identity(mine);
-    comm_all_gather_bytes(all, every, mine, BOOT_BYTES);
-    same &= memcmp(every, mine, BOOT_BYTES) == 0;
+    char mine[MACHINE_BOOT], *every = must_alloc((unsigned long)ranks * MACHINE_BOOT);
+    bool same = machine_boot(mine);
+    comm_all_gather_bytes(all, every, mine, MACHINE_BOOT);
+    same &= memcmp(every, mine, MACHINE_BOOT) == 0;
     free(every);
     return rank && !same ? more[1 + (ROUNDS - 1) / 2] : 0;
 }

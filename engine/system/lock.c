@@ -17,7 +17,7 @@
 #include "engine/system/reading.h"
 #include "engine/system/retry.h"
 #include "engine/system/worker.h"
-#include "memory/boot.h"
+#include "memory/machine.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -26,7 +26,7 @@ enum { TEXT_BYTES = 1024, BEATS = 6 /* a lease */ };
 
 /* What a lock file says. Texts of a file that says nothing are empty. */
 typedef struct holder {
-    char id[40], host[256], boot[BOOT_BYTES], space[64]; /* space: of process ids */
+    char id[40], host[256], boot[MACHINE_BOOT], space[64]; /* space: of process ids */
     long long pid, started, beat;
 } holder;
 
@@ -66,7 +66,7 @@ static holder this_process(const char *id)
     strcpy(h.id, id);
     if (gethostname(h.host, sizeof h.host - 1) != 0)
         strcpy(h.host, "unknown");
-    (void)boot_identity(h.boot);
+    (void)machine_boot(h.boot);
     ssize_t length = readlink("/proc/self/ns/pid", h.space, sizeof h.space - 1);
     h.space[length > 0 ? length : 0] = 0;
     h.started = start_of(h.pid);

@@ -18,7 +18,7 @@
 #include "engine/text/sniff.h"
 #include "engine/text/source.h"
 #include "engine/text/unicode.h"
-#include "memory/beside.h"
+#include "memory/machine.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/status.h"
@@ -66,7 +66,7 @@ static bool columns_recognise(const char *bytes, int64_t length)
 static status find_reader(const columns_reader **out)
 {
     const columns_reader *found = dlsym(RTLD_DEFAULT, "columns_arrow");
-    AUTO_FREE char *path = beside_program("parquet");
+    AUTO_FREE char *path = machine_object("parquet");
     status s = STATUS_OK;
     if (!found && access(path, R_OK) == 0) {
         void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);

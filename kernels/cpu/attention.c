@@ -12,12 +12,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/attention_work.h"
+#include "kernels/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/heads.h"
-#include "kernels/latent.h"
 #include "kernels/token.h"
 
 /* ---- sizes of an op, and the masks of its tiles: of forward and backward ----------------------------------------- */
@@ -269,10 +268,7 @@ static int64_t decode_bytes(const op *o)
     return align((o->in[4]->shape[1] + 2 * attention_v_head_size(o, o->in[2])) * 4);
 }
 
-int64_t attention_decode_scratch_bytes(const op *o, int threads)
-{
-    return (threads > 1 ? threads : 1) * decode_bytes(o);
-}
+CPU_SCRATCH(attention_decode, (threads > 1 ? threads : 1) * decode_bytes(o))
 
 static void decode_head(const op *o, const run_context *r, float *scores, int64_t b, int64_t head)
 {

@@ -3,7 +3,6 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/table/elsewhere.h"
 
 #define OP(name, ...) [OP_##name] = cpu_##name,
@@ -53,7 +52,7 @@ static status prepare(op *o, int threads)
 static void words(char *out, int bytes)
 {
     char library[64];
-    onednn_words(library, sizeof library);
+    gemm_words(library, sizeof library);
     snprintf(out, (size_t)bytes, "our loops for %s; oneDNN, %s", isa_detect()->name, library);
 }
 

@@ -194,10 +194,7 @@ void cpu_balance(const op *o, const run_context *r)
 
 /* ---- gradient ---------------------------------------------------------------------------------------------------- */
 
-int64_t balance_grad_scratch_bytes(const op *o, int threads)
-{
-    return (int64_t)threads * (ROWS_OF_LOGITS + 1) * o->in[0]->shape[1] * (int64_t)sizeof(float);
-}
+CPU_SCRATCH(balance_grad, (int64_t)threads *(ROWS_OF_LOGITS + 1) * o->in[0]->shape[1] * (int64_t)sizeof(float))
 
 static void row_gradient(const op *o, const run_context *r, float *memory, int64_t t)
 {

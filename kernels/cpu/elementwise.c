@@ -46,10 +46,7 @@ static const row_loops *loops_for(const tensor *t, const run_context *r)
     {                                                                                                                  \
         set->rows[o->in[0]->type]->name(__VA_ARGS__);                                                                  \
     }                                                                                                                  \
-    void cpu_##name(const op *o, const run_context *r)                                                                 \
-    {                                                                                                                  \
-        each_piece(o, r, name##_piece);                                                                                \
-    }
+    CPU_OP(name, each_piece(o, r, name##_piece))
 BY_PIECES(gelu, p[0], p[1], n)
 BY_PIECES(scale, p[0], p[1], o->at.scale, n)
 BY_PIECES(soft_cap, p[0], p[1], o->at.cap, n)
@@ -67,10 +64,7 @@ static void accumulate_piece(const isa *set, void *const *p, int64_t n, const op
         memcpy(p[0], p[1], (size_t)n * sizeof(float));
 }
 
-void cpu_accumulate(const op *o, const run_context *r)
-{
-    each_piece(o, r, accumulate_piece);
-}
+CPU_OP(accumulate, each_piece(o, r, accumulate_piece))
 
 /* Between two types through fp32, in short blocks that stay in the first-level cache. */
 static void cast_piece(const isa *set, void *const *p, int64_t n, const op *o)
@@ -89,10 +83,7 @@ static void cast_piece(const isa *set, void *const *p, int64_t n, const op *o)
         }
 }
 
-void cpu_cast(const op *o, const run_context *r)
-{
-    each_piece(o, r, cast_piece);
-}
+CPU_OP(cast, each_piece(o, r, cast_piece))
 
 static void copy_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {
@@ -100,10 +91,7 @@ static void copy_piece(const isa *set, void *const *p, int64_t n, const op *o)
     memcpy(p[0], p[1], (size_t)(n * dtype_bytes((dtype)o->out[0]->type)));
 }
 
-void cpu_copy(const op *o, const run_context *r)
-{
-    each_piece(o, r, copy_piece);
-}
+CPU_OP(copy, each_piece(o, r, copy_piece))
 
 void cpu_arrange(const op *o, const run_context *r)
 {
@@ -121,10 +109,7 @@ static void zero_piece(const isa *set, void *const *p, int64_t n, const op *o)
     memset(p[0], 0, (size_t)(n * dtype_bytes((dtype)o->out[0]->type)));
 }
 
-void cpu_zero(const op *o, const run_context *r)
-{
-    each_piece(o, r, zero_piece);
-}
+CPU_OP(zero, each_piece(o, r, zero_piece))
 
 /* ---- gate and up side by side in a row ------------------------------------------------------------------------- */
 
@@ -149,25 +134,10 @@ static void each_gated_grad(const op *o, const run_context *r, gated_grad *f)
         f(row_at(dx, r, t), row_at(dx, r, t) + bytes, row_at(dy, r, t), row_at(x, r, t), row_at(x, r, t) + bytes, n);
 }
 
-void cpu_swiglu(const op *o, const run_context *r)
-{
-    each_gated(o, r, loops_for(o->in[0], r)->swiglu);
-}
-
-void cpu_swiglu_grad(const op *o, const run_context *r)
-{
-    each_gated_grad(o, r, loops_for(o->in[1], r)->swiglu_grad);
-}
-
-void cpu_geglu(const op *o, const run_context *r)
-{
-    each_gated(o, r, loops_for(o->in[0], r)->geglu);
-}
-
-void cpu_geglu_grad(const op *o, const run_context *r)
-{
-    each_gated_grad(o, r, loops_for(o->in[1], r)->geglu_grad);
-}
+CPU_OP(swiglu, each_gated(o, r, loops_for(o->in[0], r)->swiglu))
+CPU_OP(swiglu_grad, each_gated_grad(o, r, loops_for(o->in[1], r)->swiglu_grad))
+CPU_OP(geglu, each_gated(o, r, loops_for(o->in[0], r)->geglu))
+CPU_OP(geglu_grad, each_gated_grad(o, r, loops_for(o->in[1], r)->geglu_grad))
 
 void cpu_swiglu_clamped(const op *o, const run_context *r)
 {

@@ -63,15 +63,8 @@ static void table_grad(const op *o, const run_context *r)
     }
 }
 
-void cpu_embed_grad(const op *o, const run_context *r)
-{
-    table_grad(o, r);
-}
-
-void cpu_add_positions_grad(const op *o, const run_context *r)
-{
-    table_grad(o, r);
-}
+CPU_OP(embed_grad, table_grad(o, r))
+CPU_OP(add_positions_grad, table_grad(o, r))
 
 /* Columns are divided here too: in bands of 128, whole whoever computes them. */
 void cpu_bias_grad(const op *o, const run_context *r)

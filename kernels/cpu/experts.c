@@ -155,10 +155,7 @@ static int32_t kinds_of(const op *o)
     return o->at.routing.slots ? o->at.routing.slots : o->at.routing.local;
 }
 
-int64_t assign_scratch_bytes(const op *o, int threads)
-{
-    return (threads < 1 ? 1 : threads) * kinds_of(o) * (int64_t)sizeof(int32_t);
-}
+CPU_SCRATCH(assign, (threads < 1 ? 1 : threads) * kinds_of(o) * (int64_t)sizeof(int32_t))
 
 /* The kind of an assignment to `expert`, and what that is within a slot; -1: it is another rank's. */
 static int32_t kind_of(int64_t *within, const op *o, int32_t expert)
@@ -234,10 +231,7 @@ static void place_rows(const op *o, const run_context *r, int32_t *next, int64_t
     }
 }
 
-void cpu_assign(const op *o, const run_context *r)
-{
-    place_all(o, r, scan_counts, place_rows);
-}
+CPU_OP(assign, place_all(o, r, scan_counts, place_rows))
 
 /* Counts of all parts become the number, in its slot, of each part's first assignment to it; no row has an expert yet
  * from where its slot ends. */
@@ -276,10 +270,7 @@ static void place_in_slots(const op *o, const run_context *r, int32_t *next, int
     }
 }
 
-void cpu_slots(const op *o, const run_context *r)
-{
-    place_all(o, r, scan_slots, place_in_slots);
-}
+CPU_OP(slots, place_all(o, r, scan_slots, place_in_slots))
 
 /* Assignments to the experts [first, first + local). */
 static int64_t count_rows(const op *o, const run_context *r, int64_t first, int64_t local)

@@ -14,10 +14,7 @@ static bool by_amx(const op *o, const isa *set)
     return !grouped_of(o).bias && o->in[0]->type == DTYPE_BF16 && isa_has_bf16(set) && amx_gemm_usable();
 }
 
-int64_t grouped_scratch_bytes(const op *o, int threads)
-{
-    return by_amx(o, isa_detect()) ? amx_gemm_scratch(threads) : tile_gemm_scratch(threads);
-}
+CPU_SCRATCH(grouped, by_amx(o, isa_detect()) ? amx_gemm_scratch(threads) : tile_gemm_scratch(threads))
 
 typedef struct grouped_run {
     grouped_product p;
@@ -83,20 +80,9 @@ static void multiply(const op *o, const run_context *r)
         clear_rest(&g);
 }
 
-void cpu_grouped_linear(const op *o, const run_context *r)
-{
-    multiply(o, r);
-}
-
-void cpu_grouped_linear_grad_input(const op *o, const run_context *r)
-{
-    multiply(o, r);
-}
-
-void cpu_grouped_linear_grad_weight(const op *o, const run_context *r)
-{
-    multiply(o, r);
-}
+CPU_OP(grouped_linear, multiply(o, r))
+CPU_OP(grouped_linear_grad_input, multiply(o, r))
+CPU_OP(grouped_linear_grad_weight, multiply(o, r))
 
 /* Columns are divided among threads, so that each sum is one thread's. */
 void cpu_grouped_bias_grad(const op *o, const run_context *r)

@@ -1,6 +1,4 @@
 /* The inner loops for any processor. */
-#include "kernels/cpu/isa.h"
-
 #define ISA_TABLE isa_base
 #define ISA_NAME  "base"
 #include "kernels/cpu/isa_body.h"

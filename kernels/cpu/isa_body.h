@@ -1,7 +1,19 @@
-/* The table of one instruction set, included by the isa_*.c files, which say the set and ISA_TABLE, its name. */
+/* The table of one instruction set, included by the isa_*.c files, which say what simd.h is to use, ISA_TABLE, its
+ * name, and ISA_TARGET, what the processor has beyond the least (only on x86-64). */
+#ifdef ISA_TARGET
+#include <immintrin.h>
+#define ISA_PRAGMA_(...) _Pragma(#__VA_ARGS__)
+#define ISA_PRAGMA(...)  ISA_PRAGMA_(__VA_ARGS__)
+#ifdef __clang__
+ISA_PRAGMA(clang attribute push(__attribute__((target(ISA_TARGET))), apply_to = function))
+#else
+ISA_PRAGMA(GCC target(ISA_TARGET))
+#endif
+#endif
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile.h"
-#include "kernels/constants.h"
+#include "kernels/host_device.h"
 
 #define INVERSE_ROOT_2_PI 0.398942280401432678f
 #define GELU_TWICE        (2 * GELU_ROOT)
@@ -200,3 +212,7 @@ const isa ISA_TABLE = {
     .sum_squares = sum_squares,
     .round = round_some,
 };
+
+#if defined ISA_TARGET && defined __clang__
+#pragma clang attribute pop
+#endif

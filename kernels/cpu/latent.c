@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/latent.h"
+#include "kernels/attention.h"
 
 void cpu_join_keys(const op *o, const run_context *r)
 {
@@ -71,10 +71,7 @@ static int64_t decode_bytes(const op *o)
     return ((o->in[5]->shape[1] + 2 * s.width + s.rank + head) * 4 + 63) / 64 * 64;
 }
 
-int64_t latent_decode_scratch_bytes(const op *o, int threads)
-{
-    return (threads > 1 ? threads : 1) * decode_bytes(o);
-}
+CPU_SCRATCH(latent_decode, (threads > 1 ? threads : 1) * decode_bytes(o))
 
 /* to[n] = factor from, or += where it is not the first of a sum's terms. */
 static void add_multiple(const isa *set, float *to, const float *from, float factor, int64_t n, bool first)

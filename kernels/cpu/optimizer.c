@@ -7,7 +7,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/exact_sum.h"
-#include "kernels/constants.h"
+#include "kernels/host_device.h"
 #include "kernels/table/precision.h"
 
 /* Elements at a time: of an update, and of one that widens and rounds, whose copies stay in the first cache. */

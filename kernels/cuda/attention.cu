@@ -343,10 +343,9 @@ static int attend_all(void *stream, int type, const launch_attention_operands *o
         return flash_forward(stream, type, of);
     return with_score(type, of->at, [&](auto t, auto capped) {
         using T = decltype(t);
-        auto kernel = attention_forward<decltype(capped)::value, T>;
-        LAUNCH(kernel, grid_of(of->run, of->at.heads, of->tokens / of->run), THREADS, 0, (cudaStream_t)stream,
-               flash_rows_of<T>(of->y), flash_of<T>(of), of->at.head_size, of->at.v_head_size);
-        return launch_result();
+        return launch(attention_forward<decltype(capped)::value, T>,
+                      grid_of(of->run, of->at.heads, of->tokens / of->run), THREADS, 0, stream, flash_rows_of<T>(of->y),
+                      flash_of<T>(of), of->at.head_size, of->at.v_head_size);
     });
 }
 
@@ -373,15 +372,11 @@ static int delta_of(void *stream, float *delta, launch_matrix dy, launch_matrix 
         lanes *= 2;
     auto kernel = wide ? attention_delta<T, V> : attention_delta<T, 1>;
     dim3 grid((unsigned)at.heads, blocks_for(tokens, DELTA_TOKENS), 1);
-    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, delta, (const T *)dy.at, dy.pitch, (const T *)y.at, y.pitch,
-           tokens, size, lanes);
-    return launch_result();
+    return launch(kernel, grid, THREADS, 0, stream, delta, (const T *)dy.at, dy.pitch, (const T *)y.at, y.pitch, tokens,
+                  size, lanes);
 }
 
-int64_t cuda_attention_grad_scratch(const op *o)
-{
-    return o->in[1]->shape[0] * o->at.heads * (int64_t)sizeof(float);
-}
+CUDA_SCRATCH(cuda_attention_grad_scratch, o->in[1]->shape[0] * o->at.heads * (int64_t)sizeof(float))
 
 static int attend_back(void *stream, int type, const launch_attention_gradients *to,
                        const launch_attention_operands *of)
@@ -402,10 +397,9 @@ static int attend_back(void *stream, int type, const launch_attention_gradients 
         LAUNCH(kernel_q, grid_of(of->run, at.heads, of->tokens / of->run), THREADS, 0, (cudaStream_t)stream,
                flash_rows_of<T>(to->dq), flash_rows_of<const T>(to->dy), to->scratch, flash_of<T>(of), at.head_size,
                at.v_head_size);
-        LAUNCH(kernel_kv, grid_of(at.sequence, at.kv_heads, of->keys / at.sequence), THREADS, 0, (cudaStream_t)stream,
-               flash_rows_of<T>(to->dk), flash_rows_of<T>(to->dv), flash_rows_of<const T>(to->dy), to->scratch,
-               flash_of<T>(of), at.head_size, at.v_head_size);
-        return launch_result();
+        return launch(kernel_kv, grid_of(at.sequence, at.kv_heads, of->keys / at.sequence), THREADS, 0, stream,
+                      flash_rows_of<T>(to->dk), flash_rows_of<T>(to->dv), flash_rows_of<const T>(to->dy), to->scratch,
+                      flash_of<T>(of), at.head_size, at.v_head_size);
     });
 }
 
@@ -419,10 +413,7 @@ void cuda_attention_grad(const op *o, const run_context *r)
     cuda_launched(o, attend_back(r->stream, o->in[1]->type, &to, &of));
 }
 
-int64_t cuda_attention_sinks_grad_scratch(const op *o)
-{
-    return o->in[0]->shape[0] * o->at.heads * (int64_t)sizeof(float);
-}
+CUDA_SCRATCH(cuda_attention_sinks_grad_scratch, o->in[0]->shape[0] * o->at.heads * (int64_t)sizeof(float))
 
 void cuda_attention_sinks_grad(const op *o, const run_context *r)
 {
@@ -431,18 +422,16 @@ void cuda_attention_sinks_grad(const op *o, const run_context *r)
     launch_heads at = {};
     at.heads = o->at.heads;
     at.v_head_size = (int32_t)(dy->shape[1] / at.heads);
-    cuda_launched(o, with_type(dy->type, [&](auto t) {
-                      using T = decltype(t);
-                      int failed =
-                          delta_of<T>(r->stream, scratch, matrix(dy, r), matrix(o->in[1], r), dy->shape[0], at);
-                      if (failed)
-                          return failed;
-                      auto kernel = sinks_grad<T>;
-                      LAUNCH(kernel, (unsigned)at.heads, SINK_THREADS, 0, (cudaStream_t)r->stream,
-                             data<float>(o->out[0], r), scratch, whole<const float>(o, lse, r), (int32_t)lse->shape[1],
-                             data<const T>(o->in[3], r), dy->shape[0], o->at.accumulate != OP_WRITES);
-                      return launch_result();
-                  }));
+    cuda_launched(
+        o, with_type(dy->type, [&](auto t) {
+            using T = decltype(t);
+            int failed = delta_of<T>(r->stream, scratch, matrix(dy, r), matrix(o->in[1], r), dy->shape[0], at);
+            if (failed)
+                return failed;
+            return launch(sinks_grad<T>, (unsigned)at.heads, SINK_THREADS, 0, r->stream, data<float>(o->out[0], r),
+                          scratch, whole<const float>(o, lse, r), (int32_t)lse->shape[1], data<const T>(o->in[3], r),
+                          dy->shape[0], o->at.accumulate != OP_WRITES);
+        }));
 }
 
 static int attend_next(const op *o, const run_context *r)
@@ -462,14 +451,10 @@ static int attend_next(const op *o, const run_context *r)
                flash_rows_of<const T>(matrix(o->in[1], r)), positions, samples * k_columns, capacity, k_columns);
         LAUNCH(append, blocks_for(samples * v_columns, 256), 256, 0, (cudaStream_t)r->stream, (T *)v_cache,
                flash_rows_of<const T>(matrix(o->in[2], r)), positions, samples * v_columns, capacity, v_columns);
-        LAUNCH(step, dim3((unsigned)at.heads, (unsigned)samples, 1), DECODE_WARPS * WARP, 0, (cudaStream_t)r->stream,
-               flash_rows_of<T>(matrix(o->out[0], r)), (const T *)k_cache, (const T *)v_cache,
-               flash_rows_of<const T>(matrix(o->in[0], r)), positions, capacity, at, data<const T>(o->in[6], r));
-        return launch_result();
+        return launch(step, dim3((unsigned)at.heads, (unsigned)samples, 1), DECODE_WARPS * WARP, 0, r->stream,
+                      flash_rows_of<T>(matrix(o->out[0], r)), (const T *)k_cache, (const T *)v_cache,
+                      flash_rows_of<const T>(matrix(o->in[0], r)), positions, capacity, at, data<const T>(o->in[6], r));
     });
 }
 
-void cuda_attention_decode(const op *o, const run_context *r)
-{
-    cuda_launched(o, attend_next(o, r));
-}
+CUDA_OP(attention_decode, cuda_launched(o, attend_next(o, r)))

@@ -1,9 +1,8 @@
 /* The backend `cuda`: the table of its kernels, built from the op table, and the working memory they want. */
-#include "kernels/cuda/backend.h"
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/host.h"
 #include "kernels/table/elsewhere.h"
 
 #define OP(name, ...) [OP_##name] = cuda_##name,

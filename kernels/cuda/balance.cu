@@ -180,11 +180,9 @@ static int add_choices(const run_context *r, int32_t *counts, const launch_choic
 {
     const int64_t choices = of.tokens * of.active, count = of.groups * of.experts;
     int failed = accumulate ? 0 : launch_zero(r->stream, counts, count * (int64_t)sizeof *counts);
-    auto kernel = count_choices;
     if (failed || choices == 0)
         return failed;
-    LAUNCH(kernel, blocks_for(choices, THREADS), THREADS, 0, (cudaStream_t)r->stream, counts, of);
-    return launch_result();
+    return launch(count_choices, blocks_for(choices, THREADS), THREADS, 0, r->stream, counts, of);
 }
 
 void cuda_expert_load(const op *o, const run_context *r)
@@ -200,9 +198,7 @@ void cuda_expert_load(const op *o, const run_context *r)
     float *load = whole<float>(o, out, r);
     const int64_t count = of.groups * of.experts;
     cuda_launched(o, add_choices(r, (int32_t *)(void *)load, of, false));
-    auto kernel = scale_counts;
-    LAUNCH(kernel, blocks_for(count, THREADS), THREADS, 0, (cudaStream_t)r->stream, load, count, o->at.scale);
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(scale_counts, blocks_for(count, THREADS), THREADS, 0, r->stream, load, count, o->at.scale));
 }
 
 void cuda_expert_count(const op *o, const run_context *r)
@@ -216,19 +212,16 @@ void cuda_expert_count(const op *o, const run_context *r)
 /* load [experts] = experts counts / the sum of counts */
 void cuda_expert_share(const op *o, const run_context *r)
 {
-    auto kernel = share_counts;
-    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)r->stream, whole<float>(o, o->out[0], r), data<const int32_t>(o->in[0], r),
-           (int32_t)o->in[0]->shape[0]);
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(share_counts, 1, WARP, 0, r->stream, whole<float>(o, o->out[0], r),
+                            data<const int32_t>(o->in[0], r), (int32_t)o->in[0]->shape[0]));
 }
 
 /* bias [experts] += rate sign(mean of counts - counts), but nothing where control[CONTROL_SKIP] is set */
 void cuda_expert_bias(const op *o, const run_context *r)
 {
-    auto kernel = move_bias;
-    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r), data<const int32_t>(o->in[0], r),
-           data<const float>(o->in[1], r), (int32_t)o->in[0]->shape[0], o->at.scale);
-    cuda_launched(o, launch_result());
+    cuda_launched(o,
+                  launch(move_bias, 1, WARP, 0, r->stream, data<float>(o->out[0], r), data<const int32_t>(o->in[0], r),
+                         data<const float>(o->in[1], r), (int32_t)o->in[0]->shape[0], o->at.scale));
 }
 
 static launch_router router_of(const op *o, const run_context *r, const tensor *places)
@@ -243,24 +236,18 @@ static launch_router router_of(const op *o, const run_context *r, const tensor *
             o->at.balance.sigmoid != 0};
 }
 
-int64_t cuda_balance_scratch(const op *o)
-{
-    return o->in[0]->shape[0] * 2 * (int64_t)sizeof(double);
-}
+CUDA_SCRATCH(cuda_balance_scratch, o->in[0]->shape[0] * 2 * (int64_t)sizeof(double))
 
 void cuda_balance(const op *o, const run_context *r)
 {
     const launch_router of = router_of(o, r, o->in[2]);
     double *scratch = data<double>(o->scratch, r);
     cuda_launched(o, of.tokens == 0 ? 0 : with_type(o->in[0]->type, [&](auto t) {
-                      auto kernel = balance_row<decltype(t)>;
-                      LAUNCH(kernel, blocks_for(of.tokens, WARPS), THREADS, 0, (cudaStream_t)r->stream, scratch, of);
-                      return launch_result();
+                      return launch(balance_row<decltype(t)>, blocks_for(of.tokens, WARPS), THREADS, 0, r->stream,
+                                    scratch, of);
                   }));
-    auto kernel = balance_sum;
-    LAUNCH(kernel, 2, SUM_THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r), (const double *)scratch,
-           of.tokens, o->at.accumulate != OP_WRITES);
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(balance_sum, 2, SUM_THREADS, 0, r->stream, data<float>(o->out[0], r),
+                            (const double *)scratch, of.tokens, o->at.accumulate != OP_WRITES));
 }
 
 /* The addend may be absent, and dlogits may lie there. */
@@ -270,10 +257,8 @@ void cuda_balance_grad(const op *o, const run_context *r)
     const launch_losses losses = {o->at.balance.load, o->at.balance.z};
     cuda_launched(o, of.tokens == 0 ? 0 : with_type(o->in[0]->type, [&](auto t) {
                       using T = decltype(t);
-                      auto kernel = balance_slopes<T>;
-                      LAUNCH(kernel, blocks_for(of.tokens, WARPS), THREADS, 0, (cudaStream_t)r->stream,
-                             whole<T>(o, o->out[0], r), whole<const T>(o, o->in[4], r),
-                             data<const step_scalars>(o->in[2], r), of, losses);
-                      return launch_result();
+                      return launch(balance_slopes<T>, blocks_for(of.tokens, WARPS), THREADS, 0, r->stream,
+                                    whole<T>(o, o->out[0], r), whole<const T>(o, o->in[4], r),
+                                    data<const step_scalars>(o->in[2], r), of, losses);
                   }));
 }

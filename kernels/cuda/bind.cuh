@@ -8,9 +8,8 @@
 
 extern "C" {
 #define class class_of /* a word of C++ */
-#include "kernels/attention_work.h"
+#include "kernels/attention.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/latent.h"
 #include "kernels/ops/compression.h"
 #undef class
 }

@@ -42,9 +42,7 @@ int launch_sum_bits(void *stream, uint64_t *total, const launch_bytes *of)
     int64_t across = blocks < BITS_BLOCKS ? blocks : BITS_BLOCKS, down = BITS_BLOCKS / across;
     bool whole = aligned(of->at, 8) && of->pitch % 8 == 0 && of->bytes % 8 == 0;
     dim3 grid((unsigned)across, (unsigned)(of->rows < down ? of->rows : down), 1);
-    auto kernel = sum_bits;
-    LAUNCH(kernel, grid, BITS_THREADS, 0, (cudaStream_t)stream, (unsigned long long *)total, *of, whole);
-    return launch_result();
+    return launch(sum_bits, grid, BITS_THREADS, 0, stream, (unsigned long long *)total, *of, whole);
 }
 
 KERNEL(WARP, 1) settle_bits(uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what, const int64_t *step)
@@ -63,7 +61,24 @@ KERNEL(WARP, 1) settle_bits(uint64_t *total, uint64_t *sum, uint64_t *note, uint
 
 int launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what, const int64_t *step)
 {
-    auto kernel = settle_bits;
-    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)stream, total, sum, note, what, step);
-    return launch_result();
+    return launch(settle_bits, 1, WARP, 0, stream, total, sum, note, what, step);
+}
+
+/* ---- how far the device has come ----------------------------------------------------------------------------- */
+
+/* How far the device has come, for a host that must not wait: a word of pinned memory that a kernel of one thread sets.
+ *
+ * An event would do outside of graphs. What cudaEventQuery says of one that a graph records anew at each launch, before
+ * this launch has come so far, is not written anywhere; a word that the host clears before the launch has one meaning
+ * only.
+ */
+KERNEL(WARP, 1) set_word(volatile uint32_t *word)
+{
+    if (threadIdx.x == 0)
+        *word = 1;
+}
+
+int launch_mark(void *stream, volatile uint32_t *word)
+{
+    return launch(set_word, 1, WARP, 0, stream, word);
 }

@@ -32,7 +32,7 @@ SHIM_UNITS  := $(CUDA_UNITS:%.cu=$(BUILD)/shim/%.o)
 SHIM_OWN    := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/shim/*.cc))
 SHIM_TESTS  := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/*.cc))
 # what entry points ask of tensors, and what messages of compressed gradients are compared with
-SHIM_JUDGES := $(patsubst %,$(BUILD)/%.o,kernels/compress memory/dtype memory/tensor memory/log memory/log_line memory/outlet)
+SHIM_JUDGES := $(patsubst %,$(BUILD)/%.o,kernels/compress memory/dtype memory/tensor memory/log memory/outlet)
 
 $(BUILD)/shim/%.o: %.cu
 	@mkdir -p $(@D)

@@ -1,22 +1,16 @@
-#include "kernels/cuda/check.h"
 
 #include <cublasLt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/launch.h"
 
 enum { WORDS = 512, COPY_BYTES = 16 << 20, NEEDED_SHARED = 99 << 10 };
 
 static const double RIGHT_TO = 1e-6;
-
-typedef struct check {
-    const check_of *of;
-    device_say *say;
-    void *context;
-} check;
 
 static void versions(const check *c)
 {
@@ -28,40 +22,36 @@ static void versions(const check *c)
     c->say(c->context, driver >= CUDART_VERSION ? DEVICE_RIGHT : DEVICE_REFUSED, "driver", words);
     snprintf(words, sizeof words, "version %zu, built with %d", cublasLtGetVersion(), (int)CUBLAS_VERSION);
     c->say(c->context, cublasLtGetVersion() >= CUBLAS_VERSION ? DEVICE_RIGHT : DEVICE_REFUSED, "cuBLASLt", words);
-    bool there = cudnn_words(words, sizeof words, c->of->cudnn);
+    bool there = cudnn_words(words, sizeof words, c->cudnn);
     c->say(c->context, there ? DEVICE_RIGHT : DEVICE_REFUSED, "cuDNN", words);
     const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     snprintf(words, sizeof words, "CUDA_DEVICE_MAX_CONNECTIONS=%s", queues ? queues : "");
     c->say(c->context, queues && atoi(queues) >= 16 ? DEVICE_RIGHT : DEVICE_REFUSED, "hardware queues", words);
 }
 
-static void instruction(const check *c, int which)
+static void instruction(const check *c, const launch_check *which)
 {
-    char in[LAUNCH_CHECK_BYTES], out[LAUNCH_CHECK_BYTES], words[WORDS];
+    char in[LAUNCH_CHECK_BYTES] = {0}, out[LAUNCH_CHECK_BYTES], words[WORDS];
     void *memory = NULL;
-    cudaStream_t stream = c->of->stream;
-    launch_check_input(which, in);
+    cudaStream_t stream = c->stream;
+    which->give(in);
     memset(out, 0xFF, sizeof out);
     CUDA_MUST(cudaMalloc(&memory, sizeof in + sizeof out));
     char *there = memory;
     CUDA_MUST(cudaMemcpyAsync(there, in, sizeof in, cudaMemcpyHostToDevice, stream));
     CUDA_MUST(cudaMemcpyAsync(there + sizeof in, out, sizeof out, cudaMemcpyHostToDevice, stream));
     CUDA_MUST(cudaStreamSynchronize(stream));
-    int error = launch_check(stream, which, there + sizeof in, there);
+    int error = which->launch(stream, there + sizeof in, there);
     CUDA_MUST(cudaStreamSynchronize(stream));
     CUDA_MUST(cudaMemcpyAsync(out, there + sizeof in, sizeof out, cudaMemcpyDeviceToHost, stream));
     CUDA_MUST(cudaStreamSynchronize(stream));
     CUDA_MUST(cudaFree(memory));
-    double worst = launch_check_error(which, out, in);
+    double worst = which->error(out, in);
     if (error)
         snprintf(words, sizeof words, "the launch failed: %s", cudaGetErrorString((cudaError_t)error));
     else
         snprintf(words, sizeof words, "worst error %.3g of %.3g", worst, RIGHT_TO);
-    c->say(c->context,
-           error               ? DEVICE_REFUSED
-           : worst <= RIGHT_TO ? DEVICE_RIGHT
-                               : DEVICE_WRONG,
-           launch_check_name(which), words);
+    c->say(c->context, error ? DEVICE_REFUSED : worst <= RIGHT_TO ? DEVICE_RIGHT : DEVICE_WRONG, which->name, words);
 }
 
 /* There and back, with the time of each way. */
@@ -69,7 +59,7 @@ static void pinned(const check *c)
 {
     void *host = NULL, *arena = NULL;
     char words[WORDS];
-    cudaStream_t stream = c->of->stream;
+    cudaStream_t stream = c->stream;
     cudaError_t e = cudaHostAlloc(&host, (size_t)2 * COPY_BYTES, cudaHostAllocDefault);
     if (e != cudaSuccess) {
         c->say(c->context, DEVICE_REFUSED, "pinned host memory", cudaGetErrorString(e));
@@ -102,20 +92,20 @@ static void pinned(const check *c)
     CUDA_MUST(cudaFreeHost(host));
 }
 
-void check_all(const check_of *of, device_say *say, void *context)
+void check_all(const check *c)
 {
-    const check c = {of, say, context};
     char words[WORDS];
-    const struct cudaDeviceProp *p = c.of->properties;
+    const struct cudaDeviceProp *p = c->properties;
     snprintf(
         words, sizeof words,
         "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB, L2 %.1f MiB, %zu KiB of shared memory a block",
         p->name, p->major, p->minor, p->multiProcessorCount, (double)p->totalGlobalMem / (1 << 30),
         (double)p->l2CacheSize / (1 << 20), p->sharedMemPerBlockOptin >> 10);
-    c.say(c.context, p->sharedMemPerBlockOptin >= NEEDED_SHARED ? DEVICE_RIGHT : DEVICE_WRONG, "GPU", words);
-    versions(&c);
+    c->say(c->context, p->sharedMemPerBlockOptin >= NEEDED_SHARED ? DEVICE_RIGHT : DEVICE_WRONG, "GPU", words);
+    versions(c);
     for (int which = 0; which < LAUNCH_CHECKS; which++)
-        instruction(&c, which);
-    pinned(&c);
-    say(context, DEVICE_NOT_ASKED, "stream-ordered allocation", "one cudaMalloc takes the arena, and nothing after it");
+        instruction(c, &launch_checks[which]);
+    pinned(c);
+    c->say(c->context, DEVICE_NOT_ASKED, "stream-ordered allocation",
+           "one cudaMalloc takes the arena, and nothing after it");
 }

@@ -113,18 +113,14 @@ void cuda_cross_entropy_stats(const op *o, const run_context *r)
     auto is_wide = [&](int vector) { return columns % vector == 0 && aligned(logits, 16); };
     cuda_launched(o, in->shape[0] == 0 ? 0 : with_access(in->type, is_wide, [&](auto t, auto v) {
                       using T = decltype(t);
-                      auto kernel = cross_entropy_row<T, v()>;
-                      LAUNCH(kernel, (unsigned)in->shape[0], threads_for(columns / v()), 0, (cudaStream_t)r->stream,
-                             whole<float>(o, o->out[0], r), (const T *)logits, data<const int32_t>(o->in[1], r),
-                             columns, o->at.vocabulary.ids, o->at.vocabulary.first);
-                      return launch_result();
+                      return launch(cross_entropy_row<T, v()>, (unsigned)in->shape[0], threads_for(columns / v()), 0,
+                                    r->stream, whole<float>(o, o->out[0], r), (const T *)logits,
+                                    data<const int32_t>(o->in[1], r), columns, o->at.vocabulary.ids,
+                                    o->at.vocabulary.first);
                   }));
 }
 
-int64_t cuda_cross_entropy_scratch(const op *o)
-{
-    return o->in[0]->shape[0] * (int64_t)sizeof(float);
-}
+CUDA_SCRATCH(cuda_cross_entropy_scratch, o->in[0]->shape[0] * (int64_t)sizeof(float))
 
 void cuda_cross_entropy(const op *o, const run_context *r)
 {
@@ -135,12 +131,10 @@ void cuda_cross_entropy(const op *o, const run_context *r)
     auto is_wide = [&](int vector) { return columns % vector == 0 && aligned_all(dlogits, logits); };
     int failed = tokens == 0 ? 0 : with_access(in->type, is_wide, [&](auto t, auto v) {
         using T = decltype(t);
-        auto kernel = cross_entropy_finish<T, v()>;
-        LAUNCH(kernel, (unsigned)tokens, threads_for(columns / v()), 0, (cudaStream_t)r->stream, losses, (T *)dlogits,
-               (const T *)logits, data<const int32_t>(o->in[1], r), whole<const float>(o, stats, r),
-               data<const step_scalars>(o->in[3], r), stats->shape[0] / tokens, tokens, columns, o->at.vocabulary.ids,
-               o->at.vocabulary.first);
-        return launch_result();
+        return launch(cross_entropy_finish<T, v()>, (unsigned)tokens, threads_for(columns / v()), 0, r->stream, losses,
+                      (T *)dlogits, (const T *)logits, data<const int32_t>(o->in[1], r),
+                      whole<const float>(o, stats, r), data<const step_scalars>(o->in[3], r), stats->shape[0] / tokens,
+                      tokens, columns, o->at.vocabulary.ids, o->at.vocabulary.first);
     });
     auto kernel = loss_sum;
     if (!failed)

@@ -4,11 +4,29 @@
  */
 #pragma once
 
+#include "kernels/cuda/launch.h"
 #include "kernels/table/op.h"
+
+/* The table of the implementations, of use without a device (for planning). */
+extern const op_backend backend_cuda;
 
 #define OP(name, ...) void cuda_##name(const op *o, const run_context *r);
 #include "kernels/table/ops.def"
 #undef OP
+
+/* The implementation of a row, where it is one call. */
+#define CUDA_OP(name, ...)                                                                                             \
+    void cuda_##name(const op *o, const run_context *r)                                                                \
+    {                                                                                                                  \
+        __VA_ARGS__;                                                                                                   \
+    }
+
+/* Bytes of o->scratch that the kernels of an op want, where they are one expression. */
+#define CUDA_SCRATCH(function, ...)                                                                                    \
+    int64_t function(const op *o)                                                                                      \
+    {                                                                                                                  \
+        return __VA_ARGS__;                                                                                            \
+    }
 
 /* Bytes of o->scratch that kernels want. */
 int64_t cuda_bias_grad_scratch(const op *o);
@@ -27,3 +45,21 @@ int64_t bind_scratch_bytes(const op *o, int threads);
 /* What an entry point says of its launches: a CUDA error, 0 for none. */
 void cuda_launched(const op *o, int error);
 void cuda_must_be_whole(const op *o, const tensor *t);
+
+/* Ops of the class UPDATE, as many tensors as one launch takes.
+ *
+ * The program has one op a tensor, and most tensors are small. An `updates` keeps what such ops ask for, and launches
+ * it when a list is full, when an op of another kind or type comes, or when its owner must have it on the stream:
+ * before anything that may read what they write is enqueued. Waiting for a communication is no such thing: what is
+ * launched later is after more, not less. Plain memory, zeroed at first; one stream.
+ */
+typedef struct updates {
+    launch_update_segment at[LAUNCH_UPDATE_SEGMENTS];
+    const op *of[LAUNCH_UPDATE_SEGMENTS]; /* the op that asked for each */
+    int held;
+} updates;
+
+/* Op `o`, of the class UPDATE, is to run. */
+void updates_add(updates *u, const op *o, const run_context *r);
+/* Everything added runs after what the stream has been given so far, and before what it is given later. */
+void updates_launch(updates *u, const run_context *r);

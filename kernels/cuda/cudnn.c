@@ -1,3 +1,21 @@
+/* What an op of attention is to cuDNN: its operands by name, the parts that it is divided into, and the scratch.
+ *
+ * The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
+ * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of
+ * key/value heads with the query heads that share them, as many at once as the plan has left memory for
+ * (op_attributes.workspace). Parts run one after the other.
+ *
+ * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
+ * strides are misread without a word), and are.
+ *
+ * Where ranks divide samples by halves (parallel.context), the queries are two runs of each sample, and a part has a
+ * graph for each: the run against the keys up to its last query, its place added to the index of its queries. The later
+ * run's gradients of keys go where they belong and the earlier run's into scratch, they are added in that order, and
+ * the gradients of keys behind the later run are cleared. Scratch has the size that the rank with most keys needs, so
+ * that the ranks' plans are alike.
+ *
+ *     scratch of the backward pass      delta of one part | dk, dv of the earlier run | workspace
+ */
 #include "kernels/cuda/cudnn.h"
 
 #include <float.h>
@@ -5,12 +23,192 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/attention.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/cudnn_internal.h"
+#include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/heads.h"
 #include "kernels/token.h"
+
+/* ---- what an op is to cuDNN ------------------------------------------------------------------------------------- */
+
+enum { PIECE = 256, ALIGNMENT = 16 };
+
+/* What a part may always ask for; a test divides small ops, too. */
+#ifndef CUDNN_WORKSPACE_MOST
+#define CUDNN_WORKSPACE_MOST (128 << 20)
+#endif
+
+typedef struct operands {
+    const tensor *q, *k, *v, *y, *lse, *document_start, *places, *dy, *dq, *dk, *dv;
+} operands;
+
+static operands operands_of(const op *o)
+{
+    if (!op_has(o, OP_GRADIENT))
+        return (operands){.q = o->in[0],
+                          .k = o->in[1],
+                          .v = o->in[2],
+                          .document_start = o->in[3],
+                          .places = o->in[4],
+                          .y = o->out[0],
+                          .lse = o->out[1]};
+    return (operands){.dy = o->in[0],
+                      .q = o->in[1],
+                      .k = o->in[2],
+                      .v = o->in[3],
+                      .y = o->in[4],
+                      .lse = o->in[5],
+                      .document_start = o->in[6],
+                      .places = o->in[7],
+                      .dq = o->out[0],
+                      .dk = o->out[1],
+                      .dv = o->out[2]};
+}
+
+/* The place of one of two runs in its sample, in runs. */
+static int64_t run_of(const op *o, int run)
+{
+    return token_half(o->at.group_rank, o->at.group_size, run);
+}
+
+/* Keys of its sample up to the last that one of two runs sees. */
+static int64_t keys_of(const op *o, int run)
+{
+    return token_last_key((int32_t)((run_of(o, run) + 1) * o->at.run) - 1) + 1;
+}
+
+/* Samples whose keys there are. */
+static int64_t samples_of(const op *o)
+{
+    return operands_of(o).k->shape[0] / o->at.sequence;
+}
+
+static bool takes(const op *o)
+{
+    if (!op_is(o, OP_CLASS_ATTENTION))
+        return false;
+    /* its softmax has no sinks, and says no largest score; its gradient reads y and lse alone */
+    if (!op_has(o, OP_GRADIENT) && (o->in[5] || o->out[2]))
+        return false;
+    operands x = operands_of(o);
+    /* all rows begin at multiples of 16 bytes, if the arena's tensors do */
+    const tensor *rows[] = {x.q, x.k, x.v, x.y, x.dy, x.dq, x.dk, x.dv};
+    for (int i = 0; i < 8; i++)
+        if (rows[i] && (rows[i]->pitch % (ALIGNMENT / 2) || (rows[i]->base && rows[i]->offset % ALIGNMENT)))
+            return false;
+    /* The queries are whole samples, or two runs of each that are known before the batch is. With a window the library
+     * has no candidate for the latter. Rows of four-byte numbers begin at multiples of 16 bytes. */
+    if (x.places && (o->at.group_size <= 1 || token_window(o->at.window, o->at.sequence) != 0 ||
+                     o->at.run * 4 % ALIGNMENT != 0 || x.q->shape[0] != TOKEN_HALVES * samples_of(o) * o->at.run ||
+                     (x.dk && !(tensor_contiguous(x.dk) && tensor_contiguous(x.dv)))))
+        return false;
+    return tensor_contiguous(x.lse) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
+           x.q->shape[0] % attention_run(o) == 0 && o->at.cap == 0 && heads_suit_cudnn((int)o->at.head_size) &&
+           heads_suit_cudnn((int)attention_v_head_size(o, x.v)) && heads_divide(o->at.heads, o->at.kv_heads);
+}
+
+/* The next smaller number that divides n, or 0. */
+static int64_t divisor_below(int64_t n, int64_t d)
+{
+    do
+        d--;
+    while (d > 0 && n % d);
+    return d;
+}
+
+static int64_t rounded(int64_t bytes)
+{
+    return (bytes + PIECE - 1) / PIECE * PIECE;
+}
+
+/* Offsets within the scratch. */
+typedef struct layout {
+    int64_t delta, dk, dv, workspace, bytes;
+} layout;
+
+static layout layout_of(const cudnn_graph_shape *a, const op *o)
+{
+    layout l = {0};
+    l.dk = a->backward ? rounded(a->samples * a->heads * a->sequence * 4) : 0;
+    /* the earlier run ends within a sample's first half */
+    int64_t keys = a->backward && o->at.run ? a->samples * (o->at.sequence / TOKEN_HALVES) * a->kv_heads : 0;
+    l.dv = l.dk + rounded(keys * a->head_size * 2);
+    l.workspace = l.dv + rounded(keys * a->v_head_size * 2);
+    l.bytes = l.workspace + a->workspace;
+    return l;
+}
+
+static bool too_large(const cudnn_graph_shape *a, const op *o)
+{
+    cudnn_graph_shape with = *a;
+    with.workspace = cudnn_graph_workspace(a);
+    return with.workspace > CUDNN_WORKSPACE_MOST && layout_of(&with, o).bytes > o->at.workspace;
+}
+
+/* The largest part of the op whose workspace is not too large, with all keys of its samples; false: cuDNN takes
+ * none. */
+static bool part_of(cudnn_graph_shape *out, const op *o)
+{
+    if (!takes(o))
+        return false;
+    operands x = operands_of(o);
+    int64_t s = attention_run(o), samples = samples_of(o), shared = heads_sharing(o->at.heads, o->at.kv_heads);
+    cudnn_graph_shape a;
+    memset(&a, 0, sizeof a);
+    a.samples = samples;
+    a.sequence = s;
+    a.keys = a.keys_apart = a.gradients_apart = o->at.sequence;
+    a.heads = o->at.heads;
+    a.kv_heads = o->at.kv_heads;
+    a.head_size = o->at.head_size;
+    a.v_head_size = attention_v_head_size(o, x.v);
+    a.window = token_window(o->at.window, o->at.sequence);
+    a.q_pitch = x.q->pitch;
+    a.k_pitch = x.k->pitch;
+    a.v_pitch = x.v->pitch;
+    a.y_pitch = x.y->pitch;
+    a.fp16 = x.q->type == DTYPE_FP16;
+    a.backward = op_has(o, OP_GRADIENT);
+    if (a.backward) {
+        a.dy_pitch = x.dy->pitch;
+        a.dq_pitch = x.dq->pitch;
+        a.dk_pitch = x.dk->pitch;
+        a.dv_pitch = x.dv->pitch;
+    }
+    a.documents = x.document_start != NULL;
+    while (a.samples > 1 && too_large(&a, o))
+        a.samples = divisor_below(samples, a.samples);
+    while (a.kv_heads > 0 && too_large(&a, o)) {
+        a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
+        a.heads = a.kv_heads * shared;
+    }
+    bool whole = a.samples == samples && a.heads == o->at.heads;
+    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT) ||
+        (a.documents && a.samples < samples && a.samples * s * 4 % ALIGNMENT))
+        return false;
+    a.workspace = cudnn_graph_workspace(&a);
+    *out = a;
+    return true;
+}
+
+/* What a graph computes of a part `a`: the queries of one of its runs. */
+static cudnn_graph_shape shape_of_run(const cudnn_graph_shape *a, const op *o, int run)
+{
+    cudnn_graph_shape of = *a;
+    if (!o->at.run)
+        return of;
+    of.keys = keys_of(o, run);
+    if (a->backward && run == 0) {
+        of.gradients_apart = of.keys;
+        of.dk_pitch = a->kv_heads * a->head_size;
+        of.dv_pitch = a->kv_heads * a->v_head_size;
+    }
+    return of;
+}
+
+/* ---- plans and calls ------------------------------------------------------------------------------------------ */
 
 enum { OWN = 0, DOCUMENTS = 4 };
 
@@ -51,7 +249,7 @@ struct cudnn {
 int64_t cudnn_scratch_bytes(const op *o)
 {
     cudnn_graph_shape a;
-    return cudnn_part_of(&a, o) ? cudnn_layout_of(&a, o).bytes : 0;
+    return part_of(&a, o) ? layout_of(&a, o).bytes : 0;
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
@@ -71,7 +269,7 @@ static int join_runs(const call *k, const tensor *to, int64_t part, int64_t firs
     char *arena = k->plan->owner->arena;
     int64_t of_heads = o->at.kv_heads / a->kv_heads, sample = part / of_heads * a->samples;
     int64_t size = to->shape[1] / o->at.kv_heads, columns = a->kv_heads * size, head = part % of_heads * a->kv_heads;
-    int64_t early = cudnn_keys_of(o, 0), late = cudnn_keys_of(o, 1);
+    int64_t early = keys_of(o, 0), late = keys_of(o, 1);
     char *from = (char *)tensor_at(o->scratch, arena) + first;
     for (int64_t i = 0; i < a->samples; i++) {
         int64_t token = (sample + i) * o->at.sequence;
@@ -87,18 +285,12 @@ static int join_runs(const call *k, const tensor *to, int64_t part, int64_t firs
     return 0;
 }
 
-static void join_part(const call *k, int64_t part, cudaStream_t stream)
-{
-    cudnn_operands x = cudnn_operands_of(&k->of);
-    cudnn_layout l = cudnn_layout_of(&k->plan->shape, &k->of);
-    CUDA_MUST((cudaError_t)join_runs(k, x.dk, part, l.dk, stream));
-    CUDA_MUST((cudaError_t)join_runs(k, x.dv, part, l.dv, stream));
-}
-
 static cudnnStatus_t launch(const call *k, int candidate, cudaStream_t stream)
 {
     const plan *p = k->plan;
     const cudnn *c = p->owner;
+    const operands x = operands_of(&k->of);
+    const layout l = layout_of(&p->shape, &k->of);
     for (int i = 0; i < k->packs.count; i++) {
         int run = i % p->runs;
         cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph[run], candidate - 1);
@@ -106,7 +298,8 @@ static cudnnStatus_t launch(const call *k, int candidate, cudaStream_t stream)
         if (s != CUDNN_STATUS_SUCCESS)
             return s;
         if (p->shape.backward && p->runs > 1 && run == p->runs - 1)
-            join_part(k, i / p->runs, stream);
+            for (int of_v = 0; of_v < 2; of_v++)
+                CUDA_MUST((cudaError_t)join_runs(k, of_v ? x.dv : x.dk, i / p->runs, of_v ? l.dv : l.dk, stream));
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -204,8 +397,8 @@ static tuning_operand region(const tensor *t, char *arena)
 /* Of query number i among the keys. */
 static int64_t place_of(const op *o, int64_t i)
 {
-    int64_t run = o->at.run, unit = run ? i / run : 0, samples = cudnn_samples_of(o);
-    return run ? unit % samples * o->at.sequence + cudnn_run_of(o, (int)(unit / samples)) * run + i % run : i;
+    int64_t run = o->at.run, unit = run ? i / run : 0, samples = samples_of(o);
+    return run ? unit % samples * o->at.sequence + run_of(o, (int)(unit / samples)) * run + i % run : i;
 }
 
 /* Documents to time with: DOCUMENTS in a sample. Our kernels pass over the tiles of other documents, cuDNN's compute
@@ -243,11 +436,11 @@ static void offer(const cudnn *c, plan *p)
 {
     const cudnn_graph_shape *a = &p->shape;
     const op *o = &p->first;
-    cudnn_operands x = cudnn_operands_of(o);
+    operands x = operands_of(o);
     char pitches[PITCHES_TEXT], runs[RUNS_TEXT] = "";
     if (o->at.run)
-        snprintf(runs, sizeof runs, ", runs %lld and %lld of %d", (long long)cudnn_run_of(o, 0),
-                 (long long)cudnn_run_of(o, 1), o->at.run);
+        snprintf(runs, sizeof runs, ", runs %lld and %lld of %d", (long long)run_of(o, 0), (long long)run_of(o, 1),
+                 o->at.run);
     tuning_item item = {.plan = p,
                         .candidates = 1 + candidates_of(p),
                         .run = run_candidate,
@@ -297,19 +490,13 @@ static void pack(call *k, char *const at[CUDNN_GRAPH_OPERANDS], char *workspace)
     cudnn_api_finish(b, d);
 }
 
-/* Whose gradients of k and v do not go where they belong: the earlier of two runs'. */
-static bool goes_aside(const plan *p, int run)
-{
-    return p->runs > 1 && run == 0;
-}
-
 static void place_gradients(char *at[CUDNN_GRAPH_OPERANDS], call *k, int run, int64_t first_key, int64_t kv_head)
 {
     const cudnn_graph_shape *a = &k->plan->shape;
-    cudnn_operands x = cudnn_operands_of(&k->of);
-    cudnn_layout l = cudnn_layout_of(a, &k->of);
+    operands x = operands_of(&k->of);
+    layout l = layout_of(a, &k->of);
     char *arena = k->plan->owner->arena, *scratch = tensor_at(k->of.scratch, arena);
-    bool aside = goes_aside(k->plan, run);
+    const bool aside = k->plan->runs > 1 && run == 0; /* gradients that do not go where they belong */
     at[CUDNN_GRAPH_DK] = aside ? scratch + l.dk : part_at(x.dk, arena, first_key, kv_head, a->head_size);
     at[CUDNN_GRAPH_DV] = aside ? scratch + l.dv : part_at(x.dv, arena, first_key, kv_head, a->v_head_size);
     at[CUDNN_GRAPH_DELTA] = scratch + l.delta;
@@ -321,10 +508,10 @@ static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
 {
     const op *o = &k->of;
     const cudnn_graph_shape *a = &k->plan->shape;
-    cudnn_operands x = cudnn_operands_of(o);
-    cudnn_layout l = cudnn_layout_of(a, o);
+    operands x = operands_of(o);
+    layout l = layout_of(a, o);
     char *arena = k->plan->owner->arena, *at[CUDNN_GRAPH_OPERANDS] = {0};
-    int64_t unit = run * cudnn_samples_of(o) + sample, token = unit * a->sequence, first_key = sample * o->at.sequence;
+    int64_t unit = run * samples_of(o) + sample, token = unit * a->sequence, first_key = sample * o->at.sequence;
     int64_t head = heads_first((int32_t)kv_head, o->at.heads, o->at.kv_heads), size = a->head_size,
             v_size = a->v_head_size;
     at[CUDNN_GRAPH_Q] = part_at(x.q, arena, token, head, size);
@@ -360,8 +547,8 @@ static call *call_make(cudnn *c, plan *p, const op *o)
     k->numbers[CUDNN_GRAPH_WINDOW] = (float)p->shape.window;
     k->numbers[CUDNN_GRAPH_ONE] = 1;
     for (int run = 0; run < p->runs; run++)
-        k->shift[run] = o->at.run ? (int32_t)cudnn_run_of(o, run) * o->at.run : 0;
-    for (int64_t sample = 0; sample < cudnn_samples_of(o); sample += p->shape.samples)
+        k->shift[run] = o->at.run ? (int32_t)run_of(o, run) * o->at.run : 0;
+    for (int64_t sample = 0; sample < samples_of(o); sample += p->shape.samples)
         for (int64_t head = 0; head < o->at.kv_heads; head += p->shape.kv_heads)
             for (int run = 0; run < p->runs; run++)
                 pack_part(k, run, sample, head);
@@ -373,25 +560,18 @@ static call *call_make(cudnn *c, plan *p, const op *o)
 
 static bool aligned(const op *o, const char *arena)
 {
-    cudnn_operands x = cudnn_operands_of(o);
+    operands x = operands_of(o);
     const tensor *all[] = {x.q, x.k, x.v, x.y, x.lse, x.dy, x.dq, x.dk, x.dv, x.document_start, o->scratch};
     uintptr_t bits = (uintptr_t)arena;
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         bits |= all[i] ? (uintptr_t)all[i]->address : 0;
-    return bits % CUDNN_ALIGNMENT == 0;
-}
-
-static bool same(const plan *p, const cudnn_graph_shape *a, const op *o)
-{
-    cudnn_operands x = cudnn_operands_of(o), mine = cudnn_operands_of(&p->first);
-    return !memcmp(&p->shape, a, sizeof *a) && x.q->shape[0] == mine.q->shape[0] && o->at.heads == p->first.at.heads &&
-           o->at.run == p->first.at.run && o->at.group_rank == p->first.at.group_rank;
+    return bits % ALIGNMENT == 0;
 }
 
 static bool open_graphs(plan *p)
 {
     for (int i = 0; i < p->runs; i++) {
-        cudnn_graph_shape of = cudnn_shape_of_run(&p->shape, &p->first, i);
+        cudnn_graph_shape of = shape_of_run(&p->shape, &p->first, i);
         p->graph[i] = cudnn_graph_open(p->owner->api, p->owner->device.made[0], &of);
         if (!p->graph[i])
             return false;
@@ -403,12 +583,14 @@ static bool open_graphs(plan *p)
 static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
 {
     for (plan *p = c->plans; p; p = p->next)
-        if (same(p, a, o))
+        if (!memcmp(&p->shape, a, sizeof *a) && operands_of(o).q->shape[0] == operands_of(&p->first).q->shape[0] &&
+            o->at.heads == p->first.at.heads && o->at.run == p->first.at.run &&
+            o->at.group_rank == p->first.at.group_rank)
             return p;
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *a;
-    p->parts = o->at.kv_heads / a->kv_heads * (cudnn_samples_of(o) / a->samples);
-    p->runs = cudnn_runs_of(o);
+    p->parts = o->at.kv_heads / a->kv_heads * (samples_of(o) / a->samples);
+    p->runs = o->at.run ? TOKEN_HALVES : 1;
     p->owner = c;
     p->first = *o;
     p->open = open_graphs(p);
@@ -419,20 +601,17 @@ static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
     return p;
 }
 
-/* Up to 9.15 the backward pass is wrong where the last tile of keys is not full, unless lengths are given as a padding
- * mask: cudnn-frontend gives them (scaled_dot_product_flash_attention.h), and our graph has none. */
-static bool masks_badly(const cudnn *c, const cudnn_graph_shape *a)
-{
-    enum { LAST_BAD = 91500, KEYS = 128 };
-    return a->backward && a->sequence % KEYS && c->api->cudnnGetVersion() <= LAST_BAD;
-}
-
 void cudnn_prepare_on(cudnn *c, op *o)
 {
+    enum { LAST_BAD = 91500, KEYS = 128 };
     cudnn_graph_shape a;
     o->prepared = NULL;
-    if (!c || !cudnn_part_of(&a, o) || masks_badly(c, &a) || !aligned(o, c->arena) || !o->scratch ||
-        tensor_bytes(o->scratch) < cudnn_layout_of(&a, o).bytes)
+    if (!c || !part_of(&a, o) || !aligned(o, c->arena) || !o->scratch ||
+        tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
+        return;
+    /* Up to 9.15 the backward pass is wrong where the last tile of keys is not full, unless lengths are given as a
+     * padding mask: cudnn-frontend gives them (scaled_dot_product_flash_attention.h), and our graph has none. */
+    if (a.backward && a.sequence % KEYS && c->api->cudnnGetVersion() <= LAST_BAD)
         return;
     a.varies = a.backward && c->with.varies;
     a.major = c->with.major;

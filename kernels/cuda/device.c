@@ -10,15 +10,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/cuda/backend.h"
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"
-#include "kernels/cuda/updates.h"
 #include "memory/arena.h"
 
 static const double GIB = 1024.0 * 1024 * 1024;
@@ -269,19 +266,16 @@ static void cuda_close(device *d)
     free(d);
 }
 
+AUTO_CLOSES(device, cuda_close)
+
 static status cuda_open(device **out, const device_options *o)
 {
-    device *d = must_calloc(1, sizeof *d);
+    AUTO(device) *d = must_calloc(1, sizeof *d);
     d->context.threads = o->threads;
     d->context.device = d;
-    status s = take_gpu(d, o);
+    TRY(take_gpu(d, o));
     tuning_open(&d->tuning, d->properties.name);
-    if (s == STATUS_OK)
-        s = gemm_open(&d->gemm, o->tf32, d->tuning);
-    if (s != STATUS_OK) {
-        cuda_close(d);
-        return s;
-    }
+    TRY(gemm_open(&d->gemm, o->tf32, d->tuning));
     d->mark_count = o->marks;
     streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
@@ -291,7 +285,7 @@ static status cuda_open(device **out, const device_options *o)
                                            .major = d->properties.major,
                                            .minor = d->properties.minor,
                                            .varies = o->varies});
-    *out = d;
+    *out = TAKE(d);
     return STATUS_OK;
 }
 
@@ -335,7 +329,8 @@ static bool cuda_candidate(const device *d, device_choice *choice, int i)
 
 static void cuda_check(device *d, device_say *say, void *context)
 {
-    check_all(&(check_of){.properties = &d->properties, .cudnn = d->cudnn, .stream = d->context.stream}, say, context);
+    check_all(&(check){
+        .properties = &d->properties, .cudnn = d->cudnn, .stream = d->context.stream, .say = say, .context = context});
 }
 
 static status cuda_choose(device *d, const device_choice *choice)
@@ -354,9 +349,10 @@ static void copy(device *d, int64_t at, int64_t from, int64_t bytes, enum cudaMe
     char *device_side = d->context.arena + at, *host_side = d->host + from;
     bool in = how == cudaMemcpyHostToDevice;
     updates_launch(&d->updates, &d->context);
-    cudaStream_t stream = streams_copy_begin(&d->streams);
+    cudaStream_t stream = streams_after_compute(&d->streams, STREAM_COPY);
     CUDA_MUST(cudaMemcpyAsync(in ? device_side : host_side, in ? host_side : device_side, (size_t)bytes, how, stream));
-    streams_copy_end(&d->streams);
+    CUDA_MUST(cudaEventRecord(d->streams.copied, stream));
+    CUDA_MUST(cudaStreamWaitEvent(d->streams.of[STREAM_COMPUTE], d->streams.copied, 0));
 }
 
 static void cuda_copy_in(device *d, int64_t at, int64_t from, int64_t bytes)
@@ -424,9 +420,9 @@ static void cuda_started(device *d, const op *o)
     nvtxRangePop();
 }
 
-static void cuda_wait(device *d, const op *o)
+static void cuda_await(device *d, const op *o)
 {
-    streams_wait(&d->streams, o);
+    CUDA_MUST(cudaStreamWaitEvent(d->streams.of[STREAM_COMPUTE], d->streams.done[o->at.request], 0));
 }
 
 /* Updates that are still kept back are not waited for: a mark is no reason to launch them apart. */
@@ -522,14 +518,15 @@ static void cuda_set_aside(device *d, void *to, int64_t at, int64_t bytes)
 {
     MUST(!host_at(d, at, bytes), "%lld bytes of host memory: the host has them", (long long)bytes);
     updates_launch(&d->updates, &d->context);
-    cudaStream_t stream = streams_aside_begin(&d->streams);
+    cudaStream_t stream = streams_after_compute(&d->streams, STREAM_ASIDE);
     CUDA_MUST(cudaMemcpyAsync(to, d->context.arena + at, (size_t)bytes, cudaMemcpyDeviceToHost, stream));
-    streams_aside_end(&d->streams);
+    CUDA_MUST(cudaEventRecord(d->streams.aside, stream));
 }
 
 static void cuda_set_aside_first(device *d)
 {
-    streams_aside_first(&d->streams, d->capturing != NULL);
+    CUDA_MUST(cudaStreamWaitEvent(d->streams.of[STREAM_COMPUTE], d->streams.aside,
+                                  d->capturing ? cudaEventWaitExternal : cudaEventWaitDefault));
 }
 
 static bool cuda_set_aside_done(device *d, bool wait)
@@ -622,7 +619,7 @@ const device_interface device_cuda = {
     .launch = cuda_launch,
     .start = cuda_start,
     .started = cuda_started,
-    .wait = cuda_wait,
+    .wait = cuda_await,
     .mark = cuda_mark,
     .passed = cuda_passed,
     .capture = cuda_capture,

@@ -193,6 +193,17 @@ template <typename K> static inline int allow_shared(K *kernel, int bytes)
     return bytes + SHARED_DECLARED <= SHARED_UNASKED ? 0 : ask_shared(kernel, bytes);
 }
 
+/* Launches a kernel with `shared` dynamic bytes of shared memory; a CUDA error, 0 for none. */
+template <typename K, typename... A>
+static inline int launch(K *kernel, dim3 grid, unsigned block, int shared, void *stream, A... arguments)
+{
+    int failed = allow_shared(kernel, shared);
+    if (failed)
+        return failed;
+    LAUNCH(kernel, grid, block, (size_t)shared, (cudaStream_t)stream, arguments...);
+    return launch_result();
+}
+
 /* dynamic bytes that a launch can have at most: 227 KiB on sm_90 and sm_100, 163 on sm_80, 99 on sm_86 and sm_89 */
 static inline int shared_most(void)
 {

@@ -134,28 +134,16 @@ static void take(const op *o, const run_context *r, const tensor *x, const tenso
     cuda_launched(o, with_access(to->type, is_wide, [&](auto t, auto v) {
                       using T = decltype(t);
                       int64_t pieces = columns / v(), items = to->shape[0] * pieces;
-                      auto kernel = take_rows<T, v()>;
-                      LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream, (T *)y,
-                             (const T *)more, data<const int32_t>(ids, r), (const T *)table, items, pieces, first,
-                             from->shape[0]);
-                      return launch_result();
+                      return launch(take_rows<T, v()>, blocks_for(items, THREADS), THREADS, 0, r->stream, (T *)y,
+                                    (const T *)more, data<const int32_t>(ids, r), (const T *)table, items, pieces,
+                                    first, from->shape[0]);
                   }));
 }
 
-void cuda_embed(const op *o, const run_context *r)
-{
-    take(o, r, nullptr, o->in[0], o->in[1], o->at.vocabulary.first);
-}
+CUDA_OP(embed, take(o, r, nullptr, o->in[0], o->in[1], o->at.vocabulary.first))
+CUDA_OP(add_positions, take(o, r, o->in[0], o->in[1], o->in[2], 0))
 
-void cuda_add_positions(const op *o, const run_context *r)
-{
-    take(o, r, o->in[0], o->in[1], o->in[2], 0);
-}
-
-int64_t cuda_embed_grad_scratch(const op *o)
-{
-    return (3 * o->out[0]->shape[0] + 1 + o->in[0]->shape[0]) * (int64_t)sizeof(int32_t);
-}
+CUDA_SCRATCH(cuda_embed_grad_scratch, (3 * o->out[0]->shape[0] + 1 + o->in[0]->shape[0]) * (int64_t)sizeof(int32_t))
 
 static int find_members(const members &m, void *stream, const int32_t *ids, int64_t tokens, int64_t first,
                         int64_t table_rows)
@@ -167,8 +155,7 @@ static int find_members(const members &m, void *stream, const int32_t *ids, int6
     auto place = place_members;
     LAUNCH(count, blocks_for(tokens, THREADS), THREADS, 0, (cudaStream_t)stream, m, ids, tokens, first, table_rows);
     LAUNCH(place, blocks_for(table_rows, THREADS), THREADS, 0, (cudaStream_t)stream, m, table_rows);
-    LAUNCH(list, blocks_for(tokens, THREADS), THREADS, 0, (cudaStream_t)stream, m, ids, tokens, first, table_rows);
-    return launch_result();
+    return launch(list, blocks_for(tokens, THREADS), THREADS, 0, stream, m, ids, tokens, first, table_rows);
 }
 
 /* dtable[rows, columns] fp32 (+)= rows of dy summed by id - first, ascending; ids outside count nothing */
@@ -190,19 +177,10 @@ static int add_by_id(const op *o, const run_context *r)
     auto is_wide = [&](int vector) { return columns % vector == 0 && aligned_all(dtable, dy); };
     return with_access(in->type, is_wide, [&](auto t, auto v) {
         using T = decltype(t);
-        auto kernel = add_rows_by_id<T, v()>;
-        LAUNCH(kernel, (unsigned)tokens, THREADS, 0, (cudaStream_t)r->stream, dtable, (const T *)dy, ids, m, tokens,
-               columns, first, rows);
-        return launch_result();
+        return launch(add_rows_by_id<T, v()>, (unsigned)tokens, THREADS, 0, r->stream, dtable, (const T *)dy, ids, m,
+                      tokens, columns, first, rows);
     });
 }
 
-void cuda_embed_grad(const op *o, const run_context *r)
-{
-    cuda_launched(o, add_by_id(o, r));
-}
-
-void cuda_add_positions_grad(const op *o, const run_context *r)
-{
-    cuda_embed_grad(o, r);
-}
+CUDA_OP(embed_grad, cuda_launched(o, add_by_id(o, r)))
+CUDA_OP(add_positions_grad, cuda_embed_grad(o, r))

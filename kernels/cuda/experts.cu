@@ -518,15 +518,14 @@ void cuda_route(const op *o, const run_context *r)
     const op_routing &as = o->at.routing;
     if (logits->shape[0] == 0)
         return;
-    cuda_launched(o, with_type(logits->type, [&](auto t) {
-                      using T = decltype(t);
-                      auto kernel =
-                          as.experts <= 4 * WARP ? route_tokens<T, 4> : route_tokens<T, ROUTING_EXPERTS / WARP>;
-                      LAUNCH(kernel, blocks_for(logits->shape[0], WARPS), THREADS, 0, (cudaStream_t)r->stream,
-                             whole<float>(o, o->out[0], r), whole<int32_t>(o, o->out[1], r), data<const T>(logits, r),
-                             logits->pitch, data<const float>(o->in[1], r), logits->shape[0], as);
-                      return launch_result();
-                  }));
+    cuda_launched(
+        o, with_type(logits->type, [&](auto t) {
+            using T = decltype(t);
+            auto kernel = as.experts <= 4 * WARP ? route_tokens<T, 4> : route_tokens<T, ROUTING_EXPERTS / WARP>;
+            return launch(kernel, blocks_for(logits->shape[0], WARPS), THREADS, 0, r->stream,
+                          whole<float>(o, o->out[0], r), whole<int32_t>(o, o->out[1], r), data<const T>(logits, r),
+                          logits->pitch, data<const float>(o->in[1], r), logits->shape[0], as);
+        }));
 }
 
 void cuda_route_grad(const op *o, const run_context *r)
@@ -541,14 +540,12 @@ void cuda_route_grad(const op *o, const run_context *r)
                                   whole<const int32_t>(o, o->in[2], r)};
     if (logits->shape[0] == 0)
         return;
-    cuda_launched(o, with_type(logits->type, [&](auto t) {
-                      using T = decltype(t);
-                      auto kernel =
-                          as.experts <= 4 * WARP ? route_slopes<T, 4> : route_slopes<T, ROUTING_EXPERTS / WARP>;
-                      LAUNCH(kernel, blocks_for(logits->shape[0], WARPS), THREADS, 0, (cudaStream_t)r->stream, in,
-                             logits->shape[0], as);
-                      return launch_result();
-                  }));
+    cuda_launched(
+        o, with_type(logits->type, [&](auto t) {
+            using T = decltype(t);
+            auto kernel = as.experts <= 4 * WARP ? route_slopes<T, 4> : route_slopes<T, ROUTING_EXPERTS / WARP>;
+            return launch(kernel, blocks_for(logits->shape[0], WARPS), THREADS, 0, r->stream, in, logits->shape[0], as);
+        }));
 }
 
 static int64_t counts_bytes(const op *o, int32_t kinds)
@@ -556,15 +553,9 @@ static int64_t counts_bytes(const op *o, int32_t kinds)
     return (divide_up(tensor_elements(o->in[0]), CHUNK) + 1) * kinds * (int64_t)sizeof(int32_t);
 }
 
-int64_t cuda_assign_scratch(const op *o)
-{
-    return counts_bytes(o, o->at.routing.local);
-}
+CUDA_SCRATCH(cuda_assign_scratch, counts_bytes(o, o->at.routing.local))
 
-int64_t cuda_slots_scratch(const op *o)
-{
-    return counts_bytes(o, o->at.routing.slots);
-}
+CUDA_SCRATCH(cuda_slots_scratch, counts_bytes(o, o->at.routing.slots))
 
 /* Numbers the assignments of each kind by `place`; the last output has the offsets, one before them may have ids. */
 template <typename Place>
@@ -586,8 +577,7 @@ static void number(const op *o, const run_context *r, kinds of, const tensor *id
     auto counts = count_chunks, scan = scan_chunks;
     LAUNCH(counts, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)r->stream, a);
     LAUNCH(scan, blocks_for(of.local, WARPS), THREADS, 0, (cudaStream_t)r->stream, a);
-    LAUNCH(place, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)r->stream, a);
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(place, blocks_for(chunks, WARPS), THREADS, 0, r->stream, a));
 }
 
 /* Of assignments to experts first .. first + local - 1, rows skip .. skip + rows - 1. */
@@ -601,21 +591,17 @@ void cuda_assign(const op *o, const run_context *r)
 }
 
 /* A slot of rows for each of the ranks that divide all experts. */
-void cuda_slots(const op *o, const run_context *r)
-{
-    number(o, r, {0, o->at.routing.slots, o->at.routing.experts}, o->out[1], o->out[2], place_slots);
-}
+CUDA_OP(slots, number(o, r, {0, o->at.routing.slots, o->at.routing.experts}, o->out[1], o->out[2], place_slots))
 
 /* over [rungs + 1]: += what each rung has no room for; the last element becomes infinite where the program's rung has
  * not. */
 void cuda_overflow(const op *o, const run_context *r)
 {
     const op_ladder &as = o->at.ladder;
-    auto kernel = count_overflow;
     kinds of = as.slots > 0 ? kinds{0, as.slots, as.experts} : kinds{(int32_t)o->at.first, as.local, 0};
-    LAUNCH(kernel, 1, THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r),
-           whole<const int32_t>(o, o->in[0], r), tensor_elements(o->in[0]), as, of, o->at.accumulate != OP_WRITES);
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(count_overflow, 1, THREADS, 0, r->stream, data<float>(o->out[0], r),
+                            whole<const int32_t>(o, o->in[0], r), tensor_elements(o->in[0]), as, of,
+                            o->at.accumulate != OP_WRITES));
 }
 
 /* offsets, weights: NULL where the kernel reads none */
@@ -649,10 +635,8 @@ void cuda_dispatch(const op *o, const run_context *r)
     const launch_places of = places_of(o, r, o->in[1], o->in[2], o->in[3]);
     auto is_wide = [&](int vector) { return columns % vector == 0 && divides(vector, rows) && divides(vector, x); };
     cuda_launched(o, with_access(o->in[0]->type, is_wide, [&](auto t, auto v) {
-                      auto kernel = send_rows<decltype(t), v()>;
-                      LAUNCH(kernel, (unsigned)(of.tokens + behind), threads_for(columns / v()), 0,
-                             (cudaStream_t)r->stream, rows, x, of, columns / v(), count);
-                      return launch_result();
+                      return launch(send_rows<decltype(t), v()>, (unsigned)(of.tokens + behind),
+                                    threads_for(columns / v()), 0, r->stream, rows, x, of, columns / v(), count);
                   }));
 }
 
@@ -664,11 +648,9 @@ static void each_token(const op *o, const run_context *r, const launch_places &o
     const int64_t columns = like->shape[1];
     auto is_wide = [&](int vector) { return columns % vector == 0 && (divides(vector, a) && ...); };
     cuda_launched(o, of.tokens == 0 ? 0 : with_access(like->type, is_wide, [&](auto t, auto v) {
-                      auto kernel = kernel_of(t, v);
                       const int64_t pieces = columns / v();
-                      LAUNCH(kernel, (unsigned)of.tokens, threads ? threads : threads_for(pieces), 0,
-                             (cudaStream_t)r->stream, a..., of, pieces);
-                      return launch_result();
+                      return launch(kernel_of(t, v), (unsigned)of.tokens, threads ? threads : threads_for(pieces), 0,
+                                    r->stream, a..., of, pieces);
                   }));
 }
 

@@ -9,7 +9,6 @@
  */
 #pragma once
 
-#include "kernels/attention_sizes.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/heads.h"
 #include "kernels/token.h"
@@ -246,7 +245,7 @@ DEVICE void write_rows(T *to, int64_t pitch, int32_t first, int32_t end, T *tile
 /* Is there a flash kernel for these sizes, and do all rows begin at multiples of a piece? */
 template <typename... M> static inline bool flash_takes(int type, const launch_heads &at, const M &...matrices)
 {
-    return type != DTYPE_FP32 && attention_is_fused(at.head_size, at.v_head_size) &&
+    return type != DTYPE_FP32 && heads_are_fused(at.head_size, at.v_head_size) &&
            ((matrices.pitch % PIECE == 0) && ...) && aligned_all(matrices.at...);
 }
 

@@ -224,8 +224,7 @@ template <typename T, int D, int E, int MT, int N, int STAGES, bool CAP> static 
         return failed;
     const launch_heads &at = a.of->at;
     dim3 grid(blocks_for(a.of->run, M), (unsigned)at.heads, (unsigned)(a.of->tokens / a.of->run));
-    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)a.stream, a.g, flash_of<T>(a.of));
-    return launch_result();
+    return launch(kernel, grid, FLASH_THREADS, shared, a.stream, a.g, flash_of<T>(a.of));
 }
 
 template <typename T, int D, int E, int MT, int M, int STAGES, bool MAKE_K, bool MAKE_V, bool CAP>
@@ -238,8 +237,7 @@ static int run_kv(const arguments<T> &a)
         return failed;
     const launch_heads &at = a.of->at;
     dim3 grid(blocks_for(at.sequence, N), (unsigned)at.kv_heads, (unsigned)(a.of->keys / at.sequence));
-    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)a.stream, a.g, flash_of<T>(a.of));
-    return launch_result();
+    return launch(kernel, grid, FLASH_THREADS, shared, a.stream, a.g, flash_of<T>(a.of));
 }
 
 /* N: keys of a tile where dq is made; M: queries of a tile where dk and dv are made. */

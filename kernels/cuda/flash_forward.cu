@@ -121,8 +121,7 @@ static int launch(void *stream, const launch_attention_operands *of)
     if (failed)
         return failed;
     dim3 grid(blocks_for(of->run, M), (unsigned)of->at.heads, (unsigned)(of->tokens / of->run));
-    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)stream, flash_rows_of<T>(of->y), flash_of<T>(of));
-    return launch_result();
+    return launch(kernel, grid, FLASH_THREADS, shared, stream, flash_rows_of<T>(of->y), flash_of<T>(of));
 }
 
 template <typename T, int D, int E, int MT, int N> static int run(void *stream, const launch_attention_operands *of)

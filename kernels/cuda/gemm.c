@@ -20,11 +20,12 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/record/fuse.h"
 #include "kernels/record/product.h"
 #include "kernels/table/precision.h"
+#include "memory/scope.h"
 
 #define BLAS_MUST(call)                                                                                                \
     do {                                                                                                               \
@@ -352,32 +353,17 @@ static plan *plan_for(gemm *g, const op *o, char *arena)
     return plan_make(g, &shape, &at);
 }
 
-/* Does the library take z as it lies? And its tanh is one for 16 bits: in fp32 the GELU is our own. */
-static bool may_fuse(const op *o, char *arena)
-{
-    const tensor *z = product_of(o).gelu;
-    return fuse_is_fused(o) && o->out[0]->type != DTYPE_FP32 &&
-           (!z || (alignment_of(tensor_at(z, arena)) >= AUX_ALIGNMENT && z->pitch % AUX_PITCH == 0));
-}
-
-static bool is_fused(const plan *p)
-{
-    return p->shape.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->shape.epilogue != CUBLASLT_EPILOGUE_BIAS;
-}
-
 /* ---- the interface --------------------------------------------------------------------------------------------- */
 
 status gemm_open(gemm **out, bool tf32, tuning *t)
 {
-    gemm *g = must_calloc(1, sizeof *g);
+    AUTO_FREE gemm *g = must_calloc(1, sizeof *g);
     g->tf32 = tf32;
     g->tuning = t;
     cublasStatus_t s = cublasLtCreate(&g->handle);
-    if (s != CUBLAS_STATUS_SUCCESS) {
-        free(g);
+    if (s != CUBLAS_STATUS_SUCCESS)
         return status_fail(STATUS_FAILED, "cuBLASLt does not start: %s", cublasLtGetStatusString(s));
-    }
-    *out = g;
+    *out = TAKE(g);
     return STATUS_OK;
 }
 
@@ -402,7 +388,8 @@ void gemm_close(gemm *g)
 static bool run_plan(const op_prepared *self, const op *o, const run_context *r)
 {
     const plan *p = (const plan *)self;
-    bool all = !fuse_is_fused(o) || is_fused(p);
+    bool all = !fuse_is_fused(o) ||
+               (p->shape.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->shape.epilogue != CUBLASLT_EPILOGUE_BIAS);
     op what = all ? *o : fuse_first(o), second = all ? *o : fuse_second(o);
     matrix_product x = product_of(&what);
     places at = places_of(&x, &what, r->arena);
@@ -419,7 +406,10 @@ status gemm_prepare_on(gemm *g, op *o, char *arena)
     o->prepared = NULL;
     if (tensor_elements(o->out[0]) == 0)
         return STATUS_OK;
-    if (may_fuse(o, arena))
+    /* Fused where the library takes z as it lies. Its tanh is one for 16 bits: in fp32 the GELU is our own. */
+    const tensor *z = product_of(o).gelu;
+    if (fuse_is_fused(o) && o->out[0]->type != DTYPE_FP32 &&
+        (!z || (alignment_of(tensor_at(z, arena)) >= AUX_ALIGNMENT && z->pitch % AUX_PITCH == 0)))
         p = plan_for(g, o, arena);
     if (!p || p->candidates == 0)
         p = plan_for(g, &first, arena);
@@ -442,15 +432,9 @@ static void multiply(const op *o, const run_context *r)
          op_text(text, sizeof text, o));
 }
 
-#define MULTIPLIES(name)                                                                                               \
-    void cuda_##name(const op *o, const run_context *r)                                                                \
-    {                                                                                                                  \
-        multiply(o, r);                                                                                                \
-    }
-
-MULTIPLIES(linear)
-MULTIPLIES(linear_wide)
-MULTIPLIES(linear_grad_input)
-MULTIPLIES(linear_grad_weight)
-MULTIPLIES(linear_gelu)
-MULTIPLIES(linear_grad_gelu)
+CUDA_OP(linear, multiply(o, r))
+CUDA_OP(linear_wide, multiply(o, r))
+CUDA_OP(linear_grad_input, multiply(o, r))
+CUDA_OP(linear_grad_weight, multiply(o, r))
+CUDA_OP(linear_gelu, multiply(o, r))
+CUDA_OP(linear_grad_gelu, multiply(o, r))

@@ -329,18 +329,13 @@ template <typename T, bool B_TURNED> static int run_rows(cudaStream_t stream, co
 {
     if constexpr (sizeof(T) == 2)
         if (in_pieces(of)) {
-            auto kernel = grouped_rows_kernel<T, B_TURNED>;
             int64_t across = divide_up(of->n, SIDE);
-            int failed = allow_shared(kernel, GROUPED_SHARED);
-            if (failed)
-                return failed;
-            LAUNCH(kernel, row_blocks(of, SIDE, across), GROUPED_THREADS, GROUPED_SHARED, stream, *of, (int32_t)across);
-            return launch_result();
+            return launch(grouped_rows_kernel<T, B_TURNED>, row_blocks(of, SIDE, across), GROUPED_THREADS,
+                          GROUPED_SHARED, stream, *of, (int32_t)across);
         }
-    auto kernel = grouped_rows_plain<T, B_TURNED>;
     int64_t across = divide_up(of->n, PLAIN);
-    LAUNCH(kernel, row_blocks(of, PLAIN, across), GROUPED_THREADS, 0, stream, *of, (int32_t)across);
-    return launch_result();
+    return launch(grouped_rows_plain<T, B_TURNED>, row_blocks(of, PLAIN, across), GROUPED_THREADS, 0, stream, *of,
+                  (int32_t)across);
 }
 
 static dim3 sum_blocks(const launch_grouped *of, int side)
@@ -352,16 +347,10 @@ template <typename T> static int run_sums(cudaStream_t stream, const launch_grou
 {
     if constexpr (sizeof(T) == 2)
         if (in_pieces(of)) {
-            auto kernel = grouped_sums_kernel<T>;
-            int failed = allow_shared(kernel, GROUPED_SHARED);
-            if (failed)
-                return failed;
-            LAUNCH(kernel, sum_blocks(of, SIDE), GROUPED_THREADS, GROUPED_SHARED, stream, *of, accumulate);
-            return launch_result();
+            return launch(grouped_sums_kernel<T>, sum_blocks(of, SIDE), GROUPED_THREADS, GROUPED_SHARED, stream, *of,
+                          accumulate);
         }
-    auto kernel = grouped_sums_plain<T>;
-    LAUNCH(kernel, sum_blocks(of, PLAIN), GROUPED_THREADS, 0, stream, *of, accumulate);
-    return launch_result();
+    return launch(grouped_sums_plain<T>, sum_blocks(of, PLAIN), GROUPED_THREADS, 0, stream, *of, accumulate);
 }
 
 /* What kernels/grouped.h says of the op, without its sizes. */
@@ -389,15 +378,8 @@ template <bool B_TURNED> static void multiply_rows(const op *o, const run_contex
                                [&](auto t) { return run_rows<decltype(t), B_TURNED>((cudaStream_t)r->stream, &of); }));
 }
 
-void cuda_grouped_linear(const op *o, const run_context *r)
-{
-    multiply_rows<false>(o, r);
-}
-
-void cuda_grouped_linear_grad_input(const op *o, const run_context *r)
-{
-    multiply_rows<true>(o, r);
-}
+CUDA_OP(grouped_linear, multiply_rows<false>(o, r))
+CUDA_OP(grouped_linear_grad_input, multiply_rows<true>(o, r))
 
 /* c_e[m, n] fp32 (+)= a^T b over each expert's rows of a[rows, m] T and b[rows, n] T */
 void cuda_grouped_linear_grad_weight(const op *o, const run_context *r)
@@ -415,11 +397,9 @@ void cuda_grouped_bias_grad(const op *o, const run_context *r)
     const tensor *dy = o->in[0], *offsets = o->in[1];
     cuda_launched(o, with_type(dy->type, [&](auto t) {
                       using T = decltype(t);
-                      auto kernel = grouped_column_sums<T>;
                       dim3 grid(blocks_for(dy->shape[1], WARP), (unsigned)(offsets->shape[0] - 1), 1);
-                      LAUNCH(kernel, grid, GROUPED_THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r),
-                             data<const T>(dy, r), dy->pitch, data<const int32_t>(offsets, r), dy->shape[1],
-                             o->at.accumulate != OP_WRITES);
-                      return launch_result();
+                      return launch(grouped_column_sums<T>, grid, GROUPED_THREADS, 0, r->stream,
+                                    data<float>(o->out[0], r), data<const T>(dy, r), dy->pitch,
+                                    data<const int32_t>(offsets, r), dy->shape[1], o->at.accumulate != OP_WRITES);
                   }));
 }

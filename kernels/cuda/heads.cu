@@ -3,8 +3,6 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/reduce.cuh"
-
 static constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_HEAD_SIZE = 256, LANE_COLUMNS = MOST_HEAD_SIZE / WARP,
                      MOST_BLOCKS = 512, PAIRS_A_WARP = 8;
 
@@ -227,11 +225,10 @@ void cuda_rope(const op *o, const run_context *r)
                       using T = decltype(type);
                       int64_t items = t[2]->shape[0] * all * ((part.half + part.copied) / v());
                       auto kernel = o->at.interleaved ? rope_turn<T, v(), true> : rope_turn<T, v(), false>;
-                      LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream,
-                             rows_of<T>(o, r, t[0], t[1]), rows_of<T>(o, r, t[2], t[3]),
-                             data<const int32_t>(o->in[2], r), data<const float>(table, r), items, table->pitch, part,
-                             all, o->at.inverse ? -1.0f : 1.0f);
-                      return launch_result();
+                      return launch(kernel, blocks_for(items, THREADS), THREADS, 0, r->stream,
+                                    rows_of<T>(o, r, t[0], t[1]), rows_of<T>(o, r, t[2], t[3]),
+                                    data<const int32_t>(o->in[2], r), data<const float>(table, r), items, table->pitch,
+                                    part, all, o->at.inverse ? -1.0f : 1.0f);
                   }));
 }
 
@@ -242,12 +239,10 @@ void cuda_head_norm(const op *o, const run_context *r)
     cuda_launched(
         o, o->at.head_size > MOST_HEAD_SIZE ? (int)cudaErrorInvalidValue : with_type(o->in[0]->type, [&](auto t) {
             using T = decltype(t);
-            auto kernel = head_norm_forward<T>;
-            LAUNCH(kernel, blocks_for(pairs, WARPS), THREADS, 0, (cudaStream_t)r->stream,
-                   rows_of<T>(o, r, o->out[0], o->out[1]), rows_of<T>(o, r, o->in[0], o->in[1]),
-                   data<float>(o->out[2], r), data<const T>(o->in[2], r), data<const T>(o->in[3], r), pairs, all,
-                   o->at.epsilon, o->at.offset);
-            return launch_result();
+            return launch(head_norm_forward<T>, blocks_for(pairs, WARPS), THREADS, 0, r->stream,
+                          rows_of<T>(o, r, o->out[0], o->out[1]), rows_of<T>(o, r, o->in[0], o->in[1]),
+                          data<float>(o->out[2], r), data<const T>(o->in[2], r), data<const T>(o->in[3], r), pairs, all,
+                          o->at.epsilon, o->at.offset);
         }));
 }
 
@@ -262,10 +257,7 @@ static int64_t grad_blocks(const op *o)
     return blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : blocks;
 }
 
-int64_t cuda_head_norm_grad_scratch(const op *o)
-{
-    return grad_blocks(o) * 2 * o->at.head_size * (int64_t)sizeof(float);
-}
+CUDA_SCRATCH(cuda_head_norm_grad_scratch, grad_blocks(o) * 2 * o->at.head_size * (int64_t)sizeof(float))
 
 static int norm_heads_back(const op *o, const run_context *r)
 {
@@ -276,12 +268,11 @@ static int norm_heads_back(const op *o, const run_context *r)
     float *scratch = data<float>(o->scratch, r);
     int failed = with_type(o->in[2]->type, [&](auto t) {
         using T = decltype(t);
-        auto kernel = head_norm_backward<T>;
-        LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)r->stream, rows_of<T>(o, r, o->out[0], o->out[1]),
-               rows_of<T>(o, r, o->in[0], o->in[1]), rows_of<T>(o, r, o->in[2], o->in[3]), scratch,
-               data<const T>(o->in[4], r), data<const T>(o->in[5], r), data<const float>(o->in[6], r), walked_heads(o),
-               o->at.kv_heads, o->at.offset);
-        return launch_result();
+        return launch(head_norm_backward<T>, (unsigned)blocks, THREADS, 0, r->stream,
+                      rows_of<T>(o, r, o->out[0], o->out[1]), rows_of<T>(o, r, o->in[0], o->in[1]),
+                      rows_of<T>(o, r, o->in[2], o->in[3]), scratch, data<const T>(o->in[4], r),
+                      data<const T>(o->in[5], r), data<const float>(o->in[6], r), walked_heads(o), o->at.kv_heads,
+                      o->at.offset);
     });
     for (int i = 0; i < 2 && !failed; i++)
         failed = reduce_partials(r->stream, data<float>(o->out[2 + i], r), scratch + i * size, blocks, size, 2 * size,
@@ -289,7 +280,4 @@ static int norm_heads_back(const op *o, const run_context *r)
     return failed;
 }
 
-void cuda_head_norm_grad(const op *o, const run_context *r)
-{
-    cuda_launched(o, norm_heads_back(o, r));
-}
+CUDA_OP(head_norm_grad, cuda_launched(o, norm_heads_back(o, r)))

@@ -50,12 +50,12 @@ $(BUILD)/tests/driver/libcuda.so.1: tests/cuda/standin/libraries/cuda.c
 	@echo "link $@"; $(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
 # the same, where a workspace of 104 KiB divides small ops into parts
-$(BUILD)/cuda/narrow/cudnn_describe.o: kernels/cuda/cudnn_describe.c
+$(BUILD)/cuda/narrow/cudnn.o: kernels/cuda/cudnn.c
 	@mkdir -p $(@D)
 	@echo "cc $<"; $(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -DCUDNN_WORKSPACE_MOST=106496 -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn_describe.o \
-                                  $(filter-out %/kernels/cuda/cudnn_describe.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
+$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn.o \
+                                  $(filter-out %/kernels/cuda/cudnn.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
 

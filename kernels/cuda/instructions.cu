@@ -112,28 +112,18 @@ static double copies_error(const void *out, const void *in)
     return words_differ((const uint32_t *)out, want, WARP * 4);
 }
 
-static double matrices_error(const void *out, const void *in, bool turned)
+template <bool TURNED> static double matrices_error(const void *out, const void *in)
 {
     const uint16_t *from = (const uint16_t *)in;
     uint16_t want[WARP * 4 * 2];
     for (int i = 0; i < WARP * 4 * 2; i++) {
         int lane = i / 8, matrix = i / 2 % 4, row = lane / 4, column = 2 * (lane % 4) + i % 2;
-        int r = turned ? column : row, c = turned ? row : column;
+        int r = TURNED ? column : row, c = TURNED ? row : column;
         want[i] = from[(r + matrix % 2 * 8) * SIDE + c + matrix / 2 * 8];
     }
     uint32_t words[WARP * 4];
     memcpy(words, want, sizeof words);
     return words_differ((const uint32_t *)out, words, WARP * 4);
-}
-
-static double straight_error(const void *out, const void *in)
-{
-    return matrices_error(out, in, false);
-}
-
-static double turned_error(const void *out, const void *in)
-{
-    return matrices_error(out, in, true);
 }
 
 static float read_as(bf16, const void *from, int i)
@@ -253,69 +243,23 @@ template <typename T> static void product_input(void *in)
 /* ---- the table
  * -------------------------------------------------------------------------------------------------------- */
 
-static void launch_copies(cudaStream_t stream, void *out, const void *in)
+template <bool TURNED> static int launch_matrices(void *stream, void *out, const void *in)
 {
-    auto kernel = check_copies;
-    LAUNCH(kernel, 1, WARP, 0, stream, (uint32_t *)out, (const uint32_t *)in);
+    return launch(check_matrices, 1, WARP, 0, stream, (uint32_t *)out, (const uint32_t *)in, TURNED);
 }
 
-template <bool TURNED> static void launch_matrices(cudaStream_t stream, void *out, const void *in)
+template <typename Out, typename In, void (*CHECK)(Out *, const In *)>
+static int launch_one(void *stream, void *out, const void *in)
 {
-    auto kernel = check_matrices;
-    LAUNCH(kernel, 1, WARP, 0, stream, (uint32_t *)out, (const uint32_t *)in, TURNED);
+    return launch(CHECK, 1, WARP, 0, stream, (Out *)out, (const In *)in);
 }
 
-template <typename T> static void launch_product(cudaStream_t stream, void *out, const void *in)
-{
-    auto kernel = check_product<T>;
-    LAUNCH(kernel, 1, WARP, 0, stream, (float *)out, (const uint32_t *)in);
-}
-
-static void launch_lanes(cudaStream_t stream, void *out, const void *in)
-{
-    auto kernel = check_lanes;
-    LAUNCH(kernel, 1, WARP, 0, stream, (float *)out, (const float *)in);
-}
-
-static void launch_atomics(cudaStream_t stream, void *out, const void *in)
-{
-    auto kernel = check_atomics;
-    LAUNCH(kernel, 1, WARP, 0, stream, (unsigned long long *)out, (const uint32_t *)in);
-}
-
-static const struct {
-    const char *name;
-    void (*give)(void *in);
-    void (*launch)(cudaStream_t stream, void *out, const void *in);
-    double (*error)(const void *out, const void *in);
-} checks[LAUNCH_CHECKS] = {
-    {"cp.async of 16 bytes, and of none", any_words, launch_copies, copies_error},
-    {"ldmatrix", any_words, launch_matrices<false>, straight_error},
-    {"ldmatrix, transposed", any_words, launch_matrices<true>, turned_error},
-    {"mma m16n8k16 in bf16", product_input<bf16>, launch_product<bf16>, product_error<bf16>},
-    {"mma m16n8k16 in fp16", product_input<fp16>, launch_product<fp16>, product_error<fp16>},
-    {"ex2.approx, shuffles and votes of a warp", floats, launch_lanes, lanes_error},
-    {"atomics on integers", any_words, launch_atomics, atomics_error},
+const launch_check launch_checks[LAUNCH_CHECKS] = {
+    {"cp.async of 16 bytes, and of none", any_words, launch_one<uint32_t, uint32_t, check_copies>, copies_error},
+    {"ldmatrix", any_words, launch_matrices<false>, matrices_error<false>},
+    {"ldmatrix, transposed", any_words, launch_matrices<true>, matrices_error<true>},
+    {"mma m16n8k16 in bf16", product_input<bf16>, launch_one<float, uint32_t, check_product<bf16>>, product_error<bf16>},
+    {"mma m16n8k16 in fp16", product_input<fp16>, launch_one<float, uint32_t, check_product<fp16>>, product_error<fp16>},
+    {"ex2.approx, shuffles and votes of a warp", floats, launch_one<float, float, check_lanes>, lanes_error},
+    {"atomics on integers", any_words, launch_one<unsigned long long, uint32_t, check_atomics>, atomics_error},
 };
-
-const char *launch_check_name(int which)
-{
-    return checks[which].name;
-}
-
-void launch_check_input(int which, void *in)
-{
-    memset(in, 0, LAUNCH_CHECK_BYTES);
-    checks[which].give(in);
-}
-
-int launch_check(void *stream, int which, void *out, const void *in)
-{
-    checks[which].launch((cudaStream_t)stream, out, in);
-    return launch_result();
-}
-
-double launch_check_error(int which, const void *out, const void *in)
-{
-    return checks[which].error(out, in);
-}

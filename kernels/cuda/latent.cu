@@ -184,9 +184,7 @@ static void each_piece(const op *o, const run_context *r, const tensor *k, const
                      const key_rows<T> rows = {data<T>(k, r), data<T>(kn, r), data<T>(kr, r), k->pitch, kn->pitch,
                                                kr->pitch,     heads,          nope,           rope};
                      int64_t items = k->shape[0] * pieces(rows, v());
-                     auto kernel = kernel_of(t, v);
-                     LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream, rows, items);
-                     return launch_result();
+                     return launch(kernel_of(t, v), blocks_for(items, THREADS), THREADS, 0, r->stream, rows, items);
                  }));
 }
 
@@ -244,12 +242,8 @@ static int decode(const op *o, const run_context *r)
         if (failed)
             return failed;
         LAUNCH(append, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream, in, items);
-        LAUNCH(step, dim3((unsigned)of.heads, (unsigned)samples, 1), THREADS, (int)bytes, (cudaStream_t)r->stream, in);
-        return launch_result();
+        return launch(step, dim3((unsigned)of.heads, (unsigned)samples, 1), THREADS, (int)bytes, r->stream, in);
     });
 }
 
-void cuda_latent_decode(const op *o, const run_context *r)
-{
-    cuda_launched(o, decode(o, r));
-}
+CUDA_OP(latent_decode, cuda_launched(o, decode(o, r)))

@@ -24,14 +24,16 @@ int launch_zero(void *stream, void *y, int64_t bytes);
 
 /* ---- instructions.cu: what device.cuh writes in PTX, one by one -------------------------------------------------- */
 enum { LAUNCH_CHECKS = 7, LAUNCH_CHECK_BYTES = 2048 };
-const char *launch_check_name(int which);
-/* The input, in host memory; in and out have LAUNCH_CHECK_BYTES. */
-void launch_check_input(int which, void *in);
-int launch_check(void *stream, int which, void *out, const void *in);
-/* Of copies in host memory: the worst error relative to the value, or to 1; up to 1e-6 is right. */
-double launch_check_error(int which, const void *out, const void *in);
+typedef struct launch_check {
+    const char *name;
+    void (*give)(void *in); /* the input, in host memory, onto zeros; in and out have LAUNCH_CHECK_BYTES */
+    int (*launch)(void *stream, void *out, const void *in);
+    /* of copies in host memory: the worst error relative to the value, or to 1; up to 1e-6 is right */
+    double (*error)(const void *out, const void *in);
+} launch_check;
+extern const launch_check launch_checks[LAUNCH_CHECKS];
 
-/* ---- mark.cu --------------------------------------------------------------------------------------------------- */
+/* ---- bits.cu --------------------------------------------------------------------------------------------------- */
 /* *word, in pinned host memory, becomes 1 when the stream has come here */
 int launch_mark(void *stream, volatile uint32_t *word);
 

@@ -8,8 +8,6 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/reduce.cuh"
-
 /* Backward: as many blocks as three a multiprocessor of an H100, so that all are under way at once, and their shares of
  * dw are few beside what is read. */
 static constexpr int MOST_THREADS = 512, GRAD_THREADS = 256, ROWS_A_BLOCK = 8, MOST_BLOCKS = 384;
@@ -176,26 +174,15 @@ static void normalise(const op *o, const run_context *r, const norm_operands &of
                       using T = decltype(t);
                       int shared = held_bytes(columns);
                       auto kernel = shared ? norm_forward<T, v(), true> : norm_forward<T, v(), false>;
-                      int failed = allow_shared(kernel, shared);
-                      if (failed)
-                          return failed;
-                      LAUNCH(kernel, (unsigned)in->shape[0], block_threads(columns / v(), MOST_THREADS), (size_t)shared,
-                             (cudaStream_t)r->stream, (T *)y, data<float>(o->out[1], r), data<float>(of.mean, r),
-                             (T *)sum, (const T *)x, (const T *)w, (const T *)b, (const T *)residual, columns,
-                             o->at.epsilon, offset);
-                      return launch_result();
+                      return launch(kernel, (unsigned)in->shape[0], block_threads(columns / v(), MOST_THREADS), shared,
+                                    r->stream, (T *)y, data<float>(o->out[1], r), data<float>(of.mean, r), (T *)sum,
+                                    (const T *)x, (const T *)w, (const T *)b, (const T *)residual, columns,
+                                    o->at.epsilon, offset);
                   }));
 }
 
-void cuda_rmsnorm(const op *o, const run_context *r)
-{
-    normalise(o, r, {nullptr, nullptr, o->in[2], o->out[2]}, o->at.offset);
-}
-
-void cuda_layernorm(const op *o, const run_context *r)
-{
-    normalise(o, r, {o->out[2], o->in[2], o->in[3], o->out[3]}, 0);
-}
+CUDA_OP(rmsnorm, normalise(o, r, {nullptr, nullptr, o->in[2], o->out[2]}, o->at.offset))
+CUDA_OP(layernorm, normalise(o, r, {o->out[2], o->in[2], o->in[3], o->out[3]}, 0))
 
 static int64_t grad_blocks(int64_t rows)
 {
@@ -222,14 +209,9 @@ static void norm_grad(const op *o, const run_context *r, const tensor *mean, con
         using T = decltype(t);
         int shared = held_bytes(width);
         auto kernel = shared ? norm_backward<T, v(), true> : norm_backward<T, v(), false>;
-        int refused = allow_shared(kernel, shared);
-        if (refused)
-            return refused;
-        LAUNCH(kernel, (unsigned)blocks, block_threads(columns / v(), GRAD_THREADS), (size_t)shared,
-               (cudaStream_t)r->stream, (T *)dx, scratch, (const T *)dy, (const T *)s, (const T *)w,
-               data<const float>(o->in[3], r), data<const float>(mean, r), (const T *)addend, in->shape[0], columns,
-               o->at.offset);
-        return launch_result();
+        return launch(kernel, (unsigned)blocks, block_threads(columns / v(), GRAD_THREADS), shared, r->stream, (T *)dx,
+                      scratch, (const T *)dy, (const T *)s, (const T *)w, data<const float>(o->in[3], r),
+                      data<const float>(mean, r), (const T *)addend, in->shape[0], columns, o->at.offset);
     });
     for (int i = 0; i < 2 && !failed && sums[i]; i++)
         failed = reduce_partials(r->stream, sums[i], scratch + i * columns, blocks, columns, width,
@@ -237,12 +219,5 @@ static void norm_grad(const op *o, const run_context *r, const tensor *mean, con
     cuda_launched(o, failed);
 }
 
-void cuda_rmsnorm_grad(const op *o, const run_context *r)
-{
-    norm_grad(o, r, nullptr, o->in[4]);
-}
-
-void cuda_layernorm_grad(const op *o, const run_context *r)
-{
-    norm_grad(o, r, o->in[4], o->in[5]);
-}
+CUDA_OP(rmsnorm_grad, norm_grad(o, r, nullptr, o->in[4]))
+CUDA_OP(layernorm_grad, norm_grad(o, r, o->in[4], o->in[5]))

@@ -103,20 +103,14 @@ static int add_squares(const op *o, const run_context *r)
     int64_t blocks = divide_up(rows, SQUARE_WARPS);
     bool wide = columns % V == 0 && pitch % V == 0 && aligned(data(g, r), 16);
     auto kernel = wide ? sum_of_squares<V> : sum_of_squares<1>;
-    LAUNCH(kernel, (unsigned)(blocks < SQUARE_BLOCKS ? blocks : SQUARE_BLOCKS), THREADS, 0, (cudaStream_t)r->stream,
-           bins, data<const float>(g, r), rows, columns, pitch);
-    return launch_result();
+    return launch(kernel, (unsigned)(blocks < SQUARE_BLOCKS ? blocks : SQUARE_BLOCKS), THREADS, 0, r->stream, bins,
+                  data<const float>(g, r), rows, columns, pitch);
 }
 
-void cuda_sum_squares(const op *o, const run_context *r)
-{
-    cuda_launched(o, add_squares(o, r));
-}
+CUDA_OP(sum_squares, cuda_launched(o, add_squares(o, r)))
 
 void cuda_clip(const op *o, const run_context *r)
 {
-    auto kernel = clip_control;
-    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r), data<const int64_t>(o->in[0], r),
-           data<const step_scalars>(o->in[1], r));
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(clip_control, 1, WARP, 0, r->stream, data<float>(o->out[0], r),
+                            data<const int64_t>(o->in[0], r), data<const step_scalars>(o->in[1], r)));
 }

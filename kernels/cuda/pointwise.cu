@@ -4,7 +4,7 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/constants.h"
+#include "kernels/host_device.h"
 #include "kernels/philox.h"
 #include "kernels/token.h"
 
@@ -371,9 +371,8 @@ static int run_one(const run_context *r, launch_matrix y, launch_matrix x, int64
     s.flatten(y, x);
     s.widen(V, y, x);
     auto kernel = s.wide ? map_one<To, From, V, F> : map_one<To, From, 1, F>;
-    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)r->stream, (To *)y.at, y.pitch, (const From *)x.at, x.pitch,
-           s.rows, s.columns, f);
-    return launch_result();
+    return launch(kernel, s.grid(V), THREADS, 0, r->stream, (To *)y.at, y.pitch, (const From *)x.at, x.pitch, s.rows,
+                  s.columns, f);
 }
 
 template <typename T, typename F>
@@ -385,9 +384,8 @@ static int run_two(const run_context *r, launch_matrix y, launch_matrix a, launc
     s.flatten(y, a, b);
     s.widen(V, y, a, b);
     auto kernel = s.wide ? map_two<T, V, F> : map_two<T, 1, F>;
-    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)r->stream, (T *)y.at, y.pitch, (const T *)a.at, a.pitch,
-           (const T *)b.at, b.pitch, s.rows, s.columns, f);
-    return launch_result();
+    return launch(kernel, s.grid(V), THREADS, 0, r->stream, (T *)y.at, y.pitch, (const T *)a.at, a.pitch,
+                  (const T *)b.at, b.pitch, s.rows, s.columns, f);
 }
 
 /* y = f(x) */
@@ -439,10 +437,8 @@ template <typename Gate> static void gated(const op *o, const run_context *r, Ga
     auto is_wide = [&](int vector) { return s.widen(vector, y, x); };
     cuda_launched(o, with_access(out->type, is_wide, [&](auto t, auto v) {
                       using T = decltype(t);
-                      auto kernel = forward_of<T, v()>(f);
-                      LAUNCH(kernel, s.grid(v()), THREADS, 0, (cudaStream_t)r->stream, (T *)y.at, y.pitch,
-                             (const T *)x.at, x.pitch, s.rows, s.columns, f);
-                      return launch_result();
+                      return launch(forward_of<T, v()>(f), s.grid(v()), THREADS, 0, r->stream, (T *)y.at, y.pitch,
+                                    (const T *)x.at, x.pitch, s.rows, s.columns, f);
                   }));
 }
 
@@ -453,33 +449,25 @@ template <typename Gate> static void gated_grad(const op *o, const run_context *
     auto is_wide = [&](int vector) { return s.widen(vector, dx, dy, x); };
     cuda_launched(o, with_access(o->out[0]->type, is_wide, [&](auto t, auto v) {
                       using T = decltype(t);
-                      auto kernel = backward_of<T, v()>(f);
-                      LAUNCH(kernel, s.grid(v()), THREADS, 0, (cudaStream_t)r->stream, (T *)dx.at, dx.pitch,
-                             (const T *)dy.at, dy.pitch, (const T *)x.at, x.pitch, s.rows, s.columns, f);
-                      return launch_result();
+                      return launch(backward_of<T, v()>(f), s.grid(v()), THREADS, 0, r->stream, (T *)dx.at, dx.pitch,
+                                    (const T *)dy.at, dy.pitch, (const T *)x.at, x.pitch, s.rows, s.columns, f);
                   }));
 }
 
-/* an op, the operands of its kernel, its formula */
-#define POINTWISE(name, operands, formula)                                                                             \
-    void cuda_##name(const op *o, const run_context *r)                                                                \
-    {                                                                                                                  \
-        operands(o, r, formula);                                                                                       \
-    }
-POINTWISE(gelu, one, gelu_forward())
-POINTWISE(gelu_grad, two, gelu_backward())
-POINTWISE(gelu_exact, one, gelu_exact_forward())
-POINTWISE(gelu_exact_grad, two, gelu_exact_backward())
-POINTWISE(scale, one, multiple{o->at.scale})
-POINTWISE(soft_cap, one, soft_cap_forward{o->at.cap})
-POINTWISE(soft_cap_grad, two, soft_cap_backward{o->at.cap})
-POINTWISE(add, two, sum_of_two())
-POINTWISE(swiglu, gated, silu_gate())
-POINTWISE(swiglu_grad, gated_grad, silu_gate())
-POINTWISE(geglu, gated, gelu_gate())
-POINTWISE(geglu_grad, gated_grad, gelu_gate())
-POINTWISE(swiglu_clamped, gated, (clamped_gate{o->at.cap, o->at.scale}))
-POINTWISE(swiglu_clamped_grad, gated_grad, (clamped_gate{o->at.cap, o->at.scale}))
+CUDA_OP(gelu, one(o, r, gelu_forward()))
+CUDA_OP(gelu_grad, two(o, r, gelu_backward()))
+CUDA_OP(gelu_exact, one(o, r, gelu_exact_forward()))
+CUDA_OP(gelu_exact_grad, two(o, r, gelu_exact_backward()))
+CUDA_OP(scale, one(o, r, multiple{o->at.scale}))
+CUDA_OP(soft_cap, one(o, r, soft_cap_forward{o->at.cap}))
+CUDA_OP(soft_cap_grad, two(o, r, soft_cap_backward{o->at.cap}))
+CUDA_OP(add, two(o, r, sum_of_two()))
+CUDA_OP(swiglu, gated(o, r, silu_gate()))
+CUDA_OP(swiglu_grad, gated_grad(o, r, silu_gate()))
+CUDA_OP(geglu, gated(o, r, gelu_gate()))
+CUDA_OP(geglu_grad, gated_grad(o, r, gelu_gate()))
+CUDA_OP(swiglu_clamped, gated(o, r, clamped_gate{o->at.cap, o->at.scale}))
+CUDA_OP(swiglu_clamped_grad, gated_grad(o, r, clamped_gate{o->at.cap, o->at.scale}))
 
 void cuda_accumulate(const op *o, const run_context *r)
 {
@@ -506,10 +494,8 @@ static int copy_as(const run_context *r, launch_matrix y, launch_matrix x, const
 {
     int64_t words = s.columns / (int64_t)sizeof(Word);
     dim3 grid(blocks_for(words, THREADS), s.grid(1).y, 1);
-    auto kernel = copy_words<Word>;
-    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)r->stream, (Word *)y.at, y.pitch / (int64_t)sizeof(Word),
-           (const Word *)x.at, x.pitch / (int64_t)sizeof(Word), control, s.rows, words);
-    return launch_result();
+    return launch(copy_words<Word>, grid, THREADS, 0, r->stream, (Word *)y.at, y.pitch / (int64_t)sizeof(Word),
+                  (const Word *)x.at, x.pitch / (int64_t)sizeof(Word), control, s.rows, words);
 }
 
 /* y = x by bytes, but nothing where control[CONTROL_SKIP] is set. */
@@ -522,26 +508,14 @@ static int copy_rows(const run_context *r, const tensor *to, const tensor *from,
     return s.widen(16, y, x) ? copy_as<uint4>(r, y, x, control, s) : copy_as<unsigned char>(r, y, x, control, s);
 }
 
-void cuda_copy(const op *o, const run_context *r)
-{
-    cuda_launched(o, copy_rows(r, o->out[0], o->in[0], nullptr));
-}
-
-void cuda_store_feedback(const op *o, const run_context *r)
-{
-    cuda_launched(o, copy_rows(r, o->out[0], o->in[0], data<float>(o->in[1], r)));
-}
+CUDA_OP(copy, cuda_launched(o, copy_rows(r, o->out[0], o->in[0], nullptr)))
+CUDA_OP(store_feedback, cuda_launched(o, copy_rows(r, o->out[0], o->in[0], data<float>(o->in[1], r))))
 
 int launch_zero(void *stream, void *y, int64_t bytes)
 {
-    if (bytes % 16 == 0 && aligned(y, 16)) {
-        auto kernel = zero_words<uint4>;
-        LAUNCH(kernel, blocks_for(bytes / 16, THREADS), THREADS, 0, (cudaStream_t)stream, (uint4 *)y, bytes / 16);
-    } else {
-        auto kernel = zero_words<unsigned char>;
-        LAUNCH(kernel, blocks_for(bytes, THREADS), THREADS, 0, (cudaStream_t)stream, (unsigned char *)y, bytes);
-    }
-    return launch_result();
+    if (bytes % 16 == 0 && aligned(y, 16))
+        return launch(zero_words<uint4>, blocks_for(bytes / 16, THREADS), THREADS, 0, stream, (uint4 *)y, bytes / 16);
+    return launch(zero_words<unsigned char>, blocks_for(bytes, THREADS), THREADS, 0, stream, (unsigned char *)y, bytes);
 }
 
 int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows, int64_t columns)
@@ -551,19 +525,14 @@ int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_
     return with_type(type, [&](auto t) { return run_two<decltype(t)>(&r, y, a, b, rows, columns, sum_of_two()); });
 }
 
-void cuda_zero(const op *o, const run_context *r)
-{
-    cuda_launched(o, launch_zero(r->stream, whole(o, o->out[0], r), tensor_bytes(o->out[0])));
-}
+CUDA_OP(zero, cuda_launched(o, launch_zero(r->stream, whole(o, o->out[0], r), tensor_bytes(o->out[0]))))
 
 template <typename W> static int arrange(const op *o, const run_context *r, void *y, const void *x, int64_t words)
 {
-    constexpr int64_t MOST_ROWS = 65535; /* of a grid */
     const int64_t rows = o->in[0]->shape[0];
-    auto kernel = arrange_rows<W>;
-    LAUNCH(kernel, dim3(blocks_for(words, THREADS), (unsigned)(rows < MOST_ROWS ? rows : MOST_ROWS), 1), THREADS, 0,
-           (cudaStream_t)r->stream, (W *)y, (const W *)x, data<int32_t>(o->in[1], r), rows, words, o->at.inverse != 0);
-    return launch_result();
+    return launch(arrange_rows<W>, dim3(blocks_for(words, THREADS), (unsigned)(rows < MOST_ROWS ? rows : MOST_ROWS), 1),
+                  THREADS, 0, r->stream, (W *)y, (const W *)x, data<int32_t>(o->in[1], r), rows, words,
+                  o->at.inverse != 0);
 }
 
 void cuda_arrange(const op *o, const run_context *r)
@@ -582,11 +551,9 @@ void cuda_dropout(const op *o, const run_context *r)
     auto is_wide = [&](int vector) { return s.widen(vector, y, x); };
     cuda_launched(o, with_access(o->out[0]->type, is_wide, [&](auto t, auto v) {
                       using T = decltype(t);
-                      auto kernel = dropout_mask<T, v()>;
-                      LAUNCH(kernel, s.grid(v()), THREADS, 0, (cudaStream_t)r->stream, (T *)y.at, y.pitch,
-                             (const T *)x.at, x.pitch, data<const step_scalars>(o->in[1], r), s.rows, s.columns,
-                             data<const int32_t>(o->in[2], r), mask.sample, mask.sample_tokens, mask.site,
-                             mask.probability);
-                      return launch_result();
+                      return launch(dropout_mask<T, v()>, s.grid(v()), THREADS, 0, r->stream, (T *)y.at, y.pitch,
+                                    (const T *)x.at, x.pitch, data<const step_scalars>(o->in[1], r), s.rows, s.columns,
+                                    data<const int32_t>(o->in[2], r), mask.sample, mask.sample_tokens, mask.site,
+                                    mask.probability);
                   }));
 }

@@ -75,8 +75,6 @@ void cuda_qk_factors(const op *o, const run_context *r)
                                   as.size,
                                   as.whole,
                                   as.threshold};
-    auto kernel = factors_of_rows;
-    LAUNCH(kernel, blocks_for(divide_up(rows, of.size), WARPS), THREADS, 0, (cudaStream_t)r->stream,
-           data<float>(o->out[0], r), rows, of);
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(factors_of_rows, blocks_for(divide_up(rows, of.size), WARPS), THREADS, 0, r->stream,
+                            data<float>(o->out[0], r), rows, of));
 }

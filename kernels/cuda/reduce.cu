@@ -3,8 +3,6 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/reduce.cuh"
-
 static constexpr int LANES = 32, ROWS = 8, ROWS_A_CHUNK = 128, MOST_CHUNKS = 128, PARTIAL_ROWS = 32;
 
 /* out[chunk, columns] (+)= sum over the chunk's rows of x[rows, columns]; blockDim (LANES, ROWS) flattened */
@@ -45,9 +43,8 @@ static int sum_chunks(const run_context *r, float *out, const tensor *x, int64_t
     bool wide = columns % V == 0 && x->pitch % V == 0 && aligned(data(x, r), 16) && columns >= LANES * V * 16;
     dim3 grid(blocks_for(columns, (int64_t)LANES * (wide ? V : 1)), (unsigned)chunks, 1);
     auto kernel = wide ? column_sum<T, V> : column_sum<T, 1>;
-    LAUNCH(kernel, grid, LANES * ROWS, 0, (cudaStream_t)r->stream, out, data<const T>(x, r), rows, columns, x->pitch,
-           divide_up(rows, chunks), accumulate);
-    return launch_result();
+    return launch(kernel, grid, LANES * ROWS, 0, r->stream, out, data<const T>(x, r), rows, columns, x->pitch,
+                  divide_up(rows, chunks), accumulate);
 }
 
 static int64_t chunks_of(int64_t rows)
@@ -102,8 +99,6 @@ partial_sum(float *out, const float *partials, int64_t rows, int64_t columns, in
 int reduce_partials(void *stream, float *sum, const float *partials, int64_t rows, int64_t columns, int64_t pitch,
                     bool accumulate)
 {
-    auto kernel = partial_sum;
-    LAUNCH(kernel, blocks_for(columns, LANES), LANES * PARTIAL_ROWS, 0, (cudaStream_t)stream, sum, partials, rows,
-           columns, pitch, accumulate);
-    return launch_result();
+    return launch(partial_sum, blocks_for(columns, LANES), LANES * PARTIAL_ROWS, 0, stream, sum, partials, rows,
+                  columns, pitch, accumulate);
 }

@@ -11,14 +11,6 @@ static cudaEvent_t make_event(void)
     return e;
 }
 
-static cudaEvent_t *make_events(int count)
-{
-    cudaEvent_t *all = must_calloc((unsigned long)count + 1, sizeof *all);
-    for (int i = 0; i < count; i++)
-        all[i] = make_event();
-    return all;
-}
-
 /* Communication goes first where both could run: it is what others wait for. */
 void streams_open(streams *out, int requests)
 {
@@ -32,7 +24,9 @@ void streams_open(streams *out, int requests)
     out->finished = make_event();
     out->aside = make_event();
     out->requests = requests;
-    out->done = make_events(requests);
+    out->done = must_calloc((unsigned long)requests + 1, sizeof *out->done);
+    for (int i = 0; i < requests; i++)
+        out->done[i] = make_event();
 }
 
 void streams_close(streams *s)
@@ -64,12 +58,16 @@ static stream_kind kind_of(const op *o)
     return r->edges ? of_edge[!op_has(o, OP_LEAVES)][o->at.upstream != 0] : of_queue[r->queue];
 }
 
+cudaStream_t streams_after_compute(streams *s, stream_kind kind)
+{
+    CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
+    CUDA_MUST(cudaStreamWaitEvent(s->of[kind], s->ready, 0));
+    return s->of[kind];
+}
+
 cudaStream_t streams_start(streams *s, const op *o)
 {
-    cudaStream_t to = s->of[kind_of(o)];
-    CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
-    CUDA_MUST(cudaStreamWaitEvent(to, s->ready, 0));
-    return to;
+    return streams_after_compute(s, kind_of(o));
 }
 
 void streams_started(streams *s, const op *o)
@@ -77,40 +75,4 @@ void streams_started(streams *s, const op *o)
     MUST(o->at.request >= 0 && o->at.request < s->requests, "%s: request %d of %d", o->label, o->at.request,
          s->requests);
     CUDA_MUST(cudaEventRecord(s->done[o->at.request], s->of[kind_of(o)]));
-}
-
-void streams_wait(streams *s, const op *o)
-{
-    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->done[o->at.request], 0));
-}
-
-cudaStream_t streams_copy_begin(streams *s)
-{
-    CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
-    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COPY], s->ready, 0));
-    return s->of[STREAM_COPY];
-}
-
-void streams_copy_end(streams *s)
-{
-    CUDA_MUST(cudaEventRecord(s->copied, s->of[STREAM_COPY]));
-    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->copied, 0));
-}
-
-cudaStream_t streams_aside_begin(streams *s)
-{
-    CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
-    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_ASIDE], s->ready, 0));
-    return s->of[STREAM_ASIDE];
-}
-
-void streams_aside_end(streams *s)
-{
-    CUDA_MUST(cudaEventRecord(s->aside, s->of[STREAM_ASIDE]));
-}
-
-void streams_aside_first(streams *s, bool capturing)
-{
-    CUDA_MUST(
-        cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->aside, capturing ? cudaEventWaitExternal : cudaEventWaitDefault));
 }

@@ -36,16 +36,9 @@ typedef struct streams {
 
 void streams_open(streams *out, int requests);
 void streams_close(streams *s);
+/* A stream; what it is given from now on runs after all that compute has been given so far. */
+cudaStream_t streams_after_compute(streams *s, stream_kind kind);
 /* The stream for the communication or copy `o`, which runs after all that compute has been given so far. */
 cudaStream_t streams_start(streams *s, const op *o);
 /* `o` has been put there. */
 void streams_started(streams *s, const op *o);
-/* What compute is given from now on runs after what `o` waits for. */
-void streams_wait(streams *s, const op *o);
-/* Copies between the two run after what compute has been given, and what it is given later runs after them. */
-cudaStream_t streams_copy_begin(streams *s);
-void streams_copy_end(streams *s);
-/* Copies of their own after what compute has been given; compute goes on meanwhile until streams_aside_first. */
-cudaStream_t streams_aside_begin(streams *s);
-void streams_aside_end(streams *s);
-void streams_aside_first(streams *s, bool capturing);

@@ -77,17 +77,13 @@ static char *random_numbers(dtype type)
     return made;
 }
 
-static char *given(const tuning_operand *o, const void *plan)
-{
-    char *made = must_alloc((unsigned long)o->bytes);
-    o->give(made, o->bytes, plan);
-    return made;
-}
-
 /* A first piece of random numbers from the host, then doubled on the device; what is given is copied whole. */
 static void fill(const tuning_operand *o, const void *plan, cudaStream_t stream)
 {
-    char *numbers = o->give ? given(o, plan) : random_numbers(o->type), *at = o->at;
+    AUTO_FREE char *numbers = o->give ? must_alloc((unsigned long)o->bytes) : random_numbers(o->type);
+    char *at = o->at;
+    if (o->give)
+        o->give(numbers, o->bytes, plan);
     int64_t done = o->give || o->bytes < RANDOM_BYTES ? o->bytes : RANDOM_BYTES;
     CUDA_MUST(cudaMemcpyAsync(at, numbers, (size_t)done, cudaMemcpyHostToDevice, stream));
     for (int64_t more; done < o->bytes; done += more) {
@@ -95,7 +91,6 @@ static void fill(const tuning_operand *o, const void *plan, cudaStream_t stream)
         CUDA_MUST(cudaMemcpyAsync(at + done, at, (size_t)more, cudaMemcpyDeviceToDevice, stream));
     }
     CUDA_MUST(cudaStreamSynchronize(stream));
-    free(numbers);
 }
 
 typedef struct stopwatch {

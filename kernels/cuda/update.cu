@@ -6,7 +6,7 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/constants.h"
+#include "kernels/host_device.h"
 #include "kernels/rounding.h"
 
 static constexpr int THREADS = 256, V = 4, VECTORS_A_THREAD = 4, BLOCK_ELEMENTS = THREADS * V * VECTORS_A_THREAD;
@@ -236,9 +236,8 @@ static int launch_rule(cudaStream_t stream, int type, const update_list &list, u
                        const float *control)
 {
     return with_type(type, [&](auto t) {
-        auto kernel = update<Rule, decltype(t)>;
-        LAUNCH(kernel, blocks, THREADS, 0, stream, list, (const step_scalars *)scalars, control);
-        return launch_result();
+        return launch(update<Rule, decltype(t)>, blocks, THREADS, 0, stream, list, (const step_scalars *)scalars,
+                      control);
     });
 }
 
@@ -323,23 +322,17 @@ void cuda_muon_scale(const op *o, const run_context *r)
     const tensor *gram = o->in[0], *scaled = o->out[0];
     const int64_t n = gram->shape[0];
     float *scale = data<float>(o->out[1], r);
-    auto norm = muon_norm;
-    auto kernel = muon_scaled;
-    LAUNCH(norm, 1, THREADS, 0, (cudaStream_t)r->stream, scale, data<const float>(gram, r), n, gram->pitch,
-           o->at.epsilon);
-    cuda_launched(o, launch_result());
-    LAUNCH(kernel, square_grid(n), THREADS, 0, (cudaStream_t)r->stream, data<float>(scaled, r), scaled->pitch,
-           data<const float>(gram, r), gram->pitch, (const float *)scale, n);
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(muon_norm, 1, THREADS, 0, r->stream, scale, data<const float>(gram, r), n, gram->pitch,
+                            o->at.epsilon));
+    cuda_launched(o, launch(muon_scaled, square_grid(n), THREADS, 0, r->stream, data<float>(scaled, r), scaled->pitch,
+                            data<const float>(gram, r), gram->pitch, (const float *)scale, n));
 }
 
 void cuda_muon_polynomial(const op *o, const run_context *r)
 {
     const tensor *gram = o->in[0], *square = o->in[1], *p = o->out[0];
     const int64_t n = gram->shape[0];
-    auto kernel = muon_sum;
-    LAUNCH(kernel, square_grid(n), THREADS, 0, (cudaStream_t)r->stream, data<float>(p, r), p->pitch,
-           data<const float>(gram, r), gram->pitch, data<const float>(square, r), square->pitch,
-           data<const float>(o->in[2], r), n);
-    cuda_launched(o, launch_result());
+    cuda_launched(o, launch(muon_sum, square_grid(n), THREADS, 0, r->stream, data<float>(p, r), p->pitch,
+                            data<const float>(gram, r), gram->pitch, data<const float>(square, r), square->pitch,
+                            data<const float>(o->in[2], r), n));
 }

@@ -1,4 +1,3 @@
-#include "kernels/cuda/updates.h"
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -32,11 +31,6 @@ void updates_launch(updates *u, const run_context *r)
          u->held - 1, error);
     nvtxRangePop();
     u->held = 0;
-}
-
-static bool together(const op *a, const op *b)
-{
-    return a->kind == b->kind && type_of(a) == type_of(b) && a->in[1] == b->in[1] && a->in[2] == b->in[2];
 }
 
 /* The row `row` of operand t; NULL where there is none. */
@@ -79,7 +73,9 @@ void updates_add(updates *u, const op *o, const run_context *r)
         gaps = gaps || (o->out[i] && !tensor_contiguous(o->out[i]));
     int64_t rows = gaps ? g->shape[0] : 1, count = rows ? tensor_elements(g) / rows : 0;
     for (int64_t row = 0; row < rows; row++) {
-        if (u->held == LAUNCH_UPDATE_SEGMENTS || (u->held && !together(u->of[0], o)))
+        if (u->held == LAUNCH_UPDATE_SEGMENTS ||
+            (u->held && (u->of[0]->kind != o->kind || type_of(u->of[0]) != type_of(o) || u->of[0]->in[1] != o->in[1] ||
+                         u->of[0]->in[2] != o->in[2])))
             updates_launch(u, r);
         u->of[u->held] = o;
         u->at[u->held++] = segment(o, r, row, count);
@@ -94,10 +90,6 @@ static void alone(const op *o, const run_context *r)
     updates_launch(&u, r);
 }
 
-#define UPDATE(name)                                                                                                   \
-    void cuda_##name(const op *o, const run_context *r)                                                                \
-    {                                                                                                                  \
-        alone(o, r);                                                                                                   \
-    }
+#define UPDATE(name) CUDA_OP(name, alone(o, r))
 #include "kernels/table/updates.def"
 #undef UPDATE

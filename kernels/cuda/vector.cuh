@@ -238,3 +238,9 @@ template <typename W, typename F> static inline int with_access(int type, W is_w
         return is_wide(V) ? f(t, std::integral_constant<int, V>()) : f(t, std::integral_constant<int, 1>());
     });
 }
+
+/* ---- reduce.cu: the second stage of every deterministic gradient sum, rows of partial sums added in order ---- */
+
+/* sum[columns] (+)= the sum of the rows of partials[rows, columns], row r at partials + r pitch */
+int reduce_partials(void *stream, float *sum, const float *partials, int64_t rows, int64_t columns, int64_t pitch,
+                    bool accumulate);

@@ -6,8 +6,6 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/reduce.cuh"
-
 static constexpr int MOST_THREADS = 512, GRAD_THREADS = 256, ROWS_A_BLOCK = 8, MOST_BLOCKS = 384;
 
 /* What a kernel is told of q, or of k: y is written, dx where there is dy. */
@@ -194,10 +192,8 @@ void cuda_width_squares(const op *o, const run_context *r)
     const width_operands of(o, r, 0, -1, -1, false);
     cuda_launched(o, of.each([&](auto t, auto v) {
         using T = decltype(t);
-        auto kernel = sum_squares<T, v()>;
-        LAUNCH(kernel, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, (cudaStream_t)r->stream, of.at<T>(0),
-               of.at<T>(1), sums_at(o->out[0], r));
-        return launch_result();
+        return launch(sum_squares<T, v()>, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, r->stream,
+                      of.at<T>(0), of.at<T>(1), sums_at(o->out[0], r));
     }));
 }
 
@@ -206,10 +202,8 @@ void cuda_width_norm(const op *o, const run_context *r)
     const width_operands of(o, r, 0, 2, -1, true);
     cuda_launched(o, of.each([&](auto t, auto v) {
         using T = decltype(t);
-        auto kernel = normalise<T, v()>;
-        LAUNCH(kernel, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, (cudaStream_t)r->stream, of.at<T>(0),
-               of.at<T>(1), sums_at(o->in[4], r), of.norm());
-        return launch_result();
+        return launch(normalise<T, v()>, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, r->stream,
+                      of.at<T>(0), of.at<T>(1), sums_at(o->in[4], r), of.norm());
     }));
 }
 
@@ -232,12 +226,8 @@ void cuda_width_dots(const op *o, const run_context *r)
         using T = decltype(t);
         int shared = held_bytes(of.most_columns());
         auto kernel = shared ? sum_products<T, v(), true> : sum_products<T, v(), false>;
-        int refused = allow_shared(kernel, shared);
-        if (refused)
-            return refused;
-        LAUNCH(kernel, (unsigned)blocks * 2, of.threads(v(), GRAD_THREADS), (size_t)shared, (cudaStream_t)r->stream,
-               of.at<T>(0), of.at<T>(1), sums_at(o->in[6], r), sums_at(o->out[0], r), of.scratch, of.tokens, of.norm());
-        return launch_result();
+        return launch(kernel, (unsigned)blocks * 2, of.threads(v(), GRAD_THREADS), shared, r->stream, of.at<T>(0),
+                      of.at<T>(1), sums_at(o->in[6], r), sums_at(o->out[0], r), of.scratch, of.tokens, of.norm());
     });
     for (int i = 0; i < 2 && !failed && of.tokens > 0; i++)
         failed =
@@ -251,9 +241,7 @@ void cuda_width_norm_grad(const op *o, const run_context *r)
     const width_operands of(o, r, 2, 4, 0, true);
     cuda_launched(o, of.each([&](auto t, auto v) {
         using T = decltype(t);
-        auto kernel = slope<T, v()>;
-        LAUNCH(kernel, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, (cudaStream_t)r->stream, of.at<T>(0),
-               of.at<T>(1), sums_at(o->in[6], r), sums_at(o->in[7], r), of.norm());
-        return launch_result();
+        return launch(slope<T, v()>, (unsigned)of.tokens * 2, of.threads(v(), MOST_THREADS), 0, r->stream, of.at<T>(0),
+                      of.at<T>(1), sums_at(o->in[6], r), sums_at(o->in[7], r), of.norm());
     }));
 }

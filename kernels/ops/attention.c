@@ -1,5 +1,5 @@
 /* Attention, its gradient, and attention of one new token over a cache. */
-#include "kernels/attention_work.h"
+#include "kernels/attention.h"
 #include "kernels/ops/family.h"
 #include "kernels/token.h"
 
@@ -155,8 +155,7 @@ void infer_attention_sinks_grad(op *o)
     operands_place(o, "rrrr>r 1100>0 psss>p bbbs>p 000s>p");
 }
 
-COST(attention_sinks_grad, cost_each(o, 2, 1))
-NO_GRADIENT(attention_sinks_grad)
+GRADIENTLESS(attention_sinks_grad, cost_each(o, 2, 1))
 
 static bool is_cache(const tensor *cache, const tensor *x)
 {

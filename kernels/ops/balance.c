@@ -37,8 +37,7 @@ void infer_expert_load(op *o)
     operands_place(o, "b.>b 0.>p");
 }
 
-COST(expert_load, cost_each(o, 1, 0))
-NO_GRADIENT(expert_load)
+GRADIENTLESS(expert_load, cost_each(o, 1, 0))
 
 /* ---- a bias instead of a loss ------------------------------------------------------------------------------------ */
 
@@ -57,8 +56,7 @@ void infer_expert_count(op *o)
     operands_place(o, "0>p r>."); /* whose of several equal counts is the sum's, is the reader's to say */
 }
 
-COST(expert_count, cost_each(o, 1, 0))
-NO_GRADIENT(expert_count)
+GRADIENTLESS(expert_count, cost_each(o, 1, 0))
 
 /* Whoever reads the load reads what was counted until then: it is kept, and not made again. */
 tensor *record_expert_share(recorder *r, const char *name, tensor *counts)
@@ -80,8 +78,7 @@ void infer_expert_share(op *o)
     operands_place(o, "r>r");
 }
 
-COST(expert_share, cost_each(o, 2, 0))
-NO_GRADIENT(expert_share)
+GRADIENTLESS(expert_share, cost_each(o, 2, 0))
 
 void infer_expert_bias(op *o)
 {
@@ -93,8 +90,7 @@ void infer_expert_bias(op *o)
     operands_place(o, "rr>r rr>s");
 }
 
-COST(expert_bias, cost_each(o, 2, 0))
-NO_GRADIENT(expert_bias)
+GRADIENTLESS(expert_bias, cost_each(o, 2, 0))
 
 /* ---- the losses -------------------------------------------------------------------------------------------------- */
 
@@ -173,5 +169,4 @@ void infer_balance_grad(op *o)
     operands_place(o, "rr..r>r bb..0>0 0r..0>0");
 }
 
-COST(balance_grad, cost_each(o, 20, 0))
-NO_GRADIENT(balance_grad)
+GRADIENTLESS(balance_grad, cost_each(o, 20, 0))

@@ -151,11 +151,7 @@ void infer_all_reduce(op *o)
 }
 
 COST(all_reduce, cost_each(o, 1, 0))
-
-void gradient_all_reduce(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    recorder_flow(r, o->in[0], cotangent[0]);
-}
+GRADIENT_BY(all_reduce, recorder_flow(r, o->in[0], cotangent[0]))
 
 tensor *record_copy_to_shards(recorder *r, const char *name, axis a, tensor *x)
 {
@@ -170,11 +166,7 @@ void infer_copy_to_shards(op *o)
 }
 
 COST(copy_to_shards, ((void)o, (op_cost){0, 0}))
-
-void gradient_copy_to_shards(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    recorder_flow(r, o->in[0], record_all_reduce(r, "dx", (axis)o->at.axis, cotangent[0]));
-}
+GRADIENT_BY(copy_to_shards, recorder_flow(r, o->in[0], record_all_reduce(r, "dx", (axis)o->at.axis, cotangent[0])))
 
 /* ---- other axes ------------------------------------------------------------------------------------------------ */
 
@@ -219,28 +211,18 @@ void gradient_regroup(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
     recorder_flow(r, o->in[0], gradient_by(r, &back));
 }
 
-void infer_send(op *o)
-{
-    OPERANDS_CHECK(o->at.peer >= 0, "the neighbour's rank");
-}
-
-COST(send, cost_moved(o))
-NO_GRADIENT(send)
+INFER(send, OPERANDS_CHECK(o->at.peer >= 0, "the neighbour's rank"))
+GRADIENTLESS(send, cost_moved(o))
 
 void infer_receive(op *o)
 {
     OPERANDS_CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "what is received must be described, and from whom");
 }
 
-COST(receive, cost_moved(o))
-NO_GRADIENT(receive)
+GRADIENTLESS(receive, cost_moved(o))
 
 /* Its operands are those of the op that it ends, which was checked. */
-void infer_wait(op *o)
-{
-    OPERANDS_CHECK(o->at.request >= 0, "the asynchronous op's request");
-}
-
+INFER(wait, OPERANDS_CHECK(o->at.request >= 0, "the asynchronous op's request"))
 COST(wait, ((void)o, (op_cost){0, 0}))
 
 NO_GRADIENT(wait)
@@ -254,19 +236,10 @@ static void check_copied(const op *o, const tensor *host, const tensor *arena)
                    "the same rows, without gaps");
 }
 
-void infer_load_host(op *o)
-{
-    check_copied(o, o->in[0], o->out[0]);
-}
+INFER(load_host, check_copied(o, o->in[0], o->out[0]))
 
 /* The bytes of the arena; as many cross the bus. */
-COST(load_host, (op_cost){0, cost_bytes(o->out[0])})
-NO_GRADIENT(load_host)
+GRADIENTLESS(load_host, (op_cost){0, cost_bytes(o->out[0])})
 
-void infer_store_host(op *o)
-{
-    check_copied(o, o->out[0], o->in[0]);
-}
-
-COST(store_host, (op_cost){0, cost_bytes(o->in[0])})
-NO_GRADIENT(store_host)
+INFER(store_host, check_copied(o, o->out[0], o->in[0]))
+GRADIENTLESS(store_host, (op_cost){0, cost_bytes(o->in[0])})

@@ -14,6 +14,9 @@ int64_t compression_part_bytes(const op *o, const tensor *x)
     return compress_bytes(&m, rows * width);
 }
 
+static const double operations[COMPRESS_KINDS] = {
+    [COMPRESS_BF16] = 3, [COMPRESS_INT8] = 6, [COMPRESS_INT4] = 6, [COMPRESS_TOPK] = 66, [COMPRESS_DCT] = 256};
+
 static void check_method(const op *o)
 {
     OPERANDS_CHECK(o->at.compression.kind > COMPRESS_NONE && o->at.compression.kind < COMPRESS_KINDS &&
@@ -21,13 +24,6 @@ static void check_method(const op *o)
                        (o->at.compression.kind < COMPRESS_TOPK ||
                         (o->at.compression.density > 0 && o->at.compression.density <= 1)),
                    "a method, its density, and parts");
-}
-
-static double count_operations(const op *o)
-{
-    static const double operations[COMPRESS_KINDS] = {
-        [COMPRESS_BF16] = 3, [COMPRESS_INT8] = 6, [COMPRESS_INT4] = 6, [COMPRESS_TOPK] = 66, [COMPRESS_DCT] = 256};
-    return operations[o->at.compression.kind];
 }
 
 void infer_compress(op *o)
@@ -42,8 +38,7 @@ void infer_compress(op *o)
     operands_place(o, "rr.>rr 00.>00 11.>01 pp.>pp");
 }
 
-COST(compress, cost_each(o, count_operations(o) + 2, 0))
-NO_GRADIENT(compress)
+GRADIENTLESS(compress, cost_each(o, operations[o->at.compression.kind] + 2, 0))
 
 void infer_decompress(op *o)
 {
@@ -74,5 +69,4 @@ void infer_store_feedback(op *o)
     operands_place(o, "r.>r 0.>0 1.>1 p.>p");
 }
 
-COST(store_feedback, cost_moved(o))
-NO_GRADIENT(store_feedback)
+GRADIENTLESS(store_feedback, cost_moved(o))

@@ -76,5 +76,4 @@ void infer_add_positions_grad(op *o)
     operands_place(o, "r.>r 0.>p p.>p");
 }
 
-COST(add_positions_grad, cost_embed_grad(o))
-NO_GRADIENT(add_positions_grad)
+GRADIENTLESS(add_positions_grad, cost_embed_grad(o))

@@ -86,8 +86,7 @@ void infer_route_grad(op *o)
     operands_place(o, "00000>0");
 }
 
-COST(route_grad, cost_of(o, 5 * cost_elements(o->in[1]), 0))
-NO_GRADIENT(route_grad)
+GRADIENTLESS(route_grad, cost_of(o, 5 * cost_elements(o->in[1]), 0))
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
@@ -114,8 +113,7 @@ void infer_assign(op *o)
     operands_place(o, "0>00 s>p0");
 }
 
-COST(assign, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
-NO_GRADIENT(assign)
+GRADIENTLESS(assign, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
 
 void record_slots(recorder *r, const char *name, const record_slots_out *out, tensor *experts, int64_t rows,
                   const op_routing *as)
@@ -142,8 +140,7 @@ void infer_slots(op *o)
     operands_place(o, "0>000");
 }
 
-COST(slots, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
-NO_GRADIENT(slots)
+GRADIENTLESS(slots, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
 
 void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first)
 {
@@ -161,8 +158,7 @@ void infer_overflow(op *o)
     operands_place(o, "r>p 0>r s>r"); /* a share of the sum, whichever axes its tokens are called by */
 }
 
-COST(overflow, cost_each(o, 1, 0))
-NO_GRADIENT(overflow)
+GRADIENTLESS(overflow, cost_each(o, 1, 0))
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
@@ -270,5 +266,4 @@ void infer_combine_dots(op *o)
     operands_place(o, "000>0 r0p>p");
 }
 
-COST(combine_dots, cost_of(o, 2 * cost_elements(o->in[1]), 0))
-NO_GRADIENT(combine_dots)
+GRADIENTLESS(combine_dots, cost_of(o, 2 * cost_elements(o->in[1]), 0))

@@ -101,12 +101,13 @@ static inline bool infer_is_scalars(const tensor *t)
 /* Refuses q, k other than [t, heads head_size], [keys, kv_heads head_size] of one type. */
 void infer_check_heads(const op *o, const tensor *q, const tensor *k);
 
-/* An op whose shape rule is another's. */
-#define INFER_AS(name, other)                                                                                          \
+/* The shape rule of an op, where it is one call; and where it is another op's. */
+#define INFER(name, ...)                                                                                               \
     void infer_##name(op *o)                                                                                           \
     {                                                                                                                  \
-        infer_##other(o);                                                                                              \
+        __VA_ARGS__;                                                                                                   \
     }
+#define INFER_AS(name, other) INFER(name, infer_##other(o))
 
 /* ---- costs --------------------------------------------------------------------------------------------------- */
 
@@ -139,6 +140,13 @@ tensor *gradient_by(recorder *r, const op *like);
 void gradient_of_each(recorder *r, const op *like, tensor *const *of, int count);
 _Noreturn void gradient_refuse(const op *o);
 
+/* The gradient of an op, where it is one call. */
+#define GRADIENT_BY(name, ...)                                                                                         \
+    void gradient_##name(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])                                \
+    {                                                                                                                  \
+        __VA_ARGS__;                                                                                                   \
+    }
+
 /* An op without a gradient: layers do not record it, or fusion makes it afterwards. */
 #define NO_GRADIENT(name)                                                                                              \
     void gradient_##name(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])                                \
@@ -147,3 +155,7 @@ _Noreturn void gradient_refuse(const op *o);
         (void)cotangent;                                                                                               \
         gradient_refuse(o);                                                                                            \
     }
+/* The same with its cost, one expression. */
+#define GRADIENTLESS(name, ...)                                                                                        \
+    COST(name, __VA_ARGS__)                                                                                            \
+    NO_GRADIENT(name)

@@ -94,8 +94,7 @@ void infer_grouped_linear_grad_input(op *o)
     operands_place(o, PLACE_GROUPED);
 }
 
-COST(grouped_linear_grad_input, cost_grouped(o))
-NO_GRADIENT(grouped_linear_grad_input)
+GRADIENTLESS(grouped_linear_grad_input, cost_grouped(o))
 
 void infer_grouped_linear_grad_weight(op *o)
 {
@@ -107,8 +106,7 @@ void infer_grouped_linear_grad_weight(op *o)
     operands_place(o, "000>p 000>r");
 }
 
-COST(grouped_linear_grad_weight, cost_grouped(o))
-NO_GRADIENT(grouped_linear_grad_weight)
+GRADIENTLESS(grouped_linear_grad_weight, cost_grouped(o))
 
 void infer_grouped_bias_grad(op *o)
 {
@@ -119,5 +117,4 @@ void infer_grouped_bias_grad(op *o)
     operands_place(o, "00>p 00>r");
 }
 
-COST(grouped_bias_grad, cost_each(o, 1, 1))
-NO_GRADIENT(grouped_bias_grad)
+GRADIENTLESS(grouped_bias_grad, cost_each(o, 1, 1))

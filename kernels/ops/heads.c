@@ -1,5 +1,5 @@
 /* These ops change each head of q and k before attention. */
-#include "kernels/latent.h"
+#include "kernels/attention.h"
 #include "kernels/ops/family.h"
 
 static double both(const op *o)
@@ -80,8 +80,7 @@ void infer_head_norm_grad(op *o)
     operands_place(o, "rrrrrrr>rrrr 1111ss1>11pp 0000ss0>00pp ppsssss>pppp");
 }
 
-COST(head_norm_grad, cost_of(o, 10 * both(o), 12))
-NO_GRADIENT(head_norm_grad)
+GRADIENTLESS(head_norm_grad, cost_of(o, 10 * both(o), 12))
 
 /* ---- q and k by all their width ------------------------------------------------------------------------------- */
 
@@ -182,8 +181,7 @@ void infer_width_dots(op *o)
     operands_place(o, "rrrrrrr>rrr 111100s>p00 0000ss0>0pp ppsssss>ppp");
 }
 
-COST(width_dots, cost_of(o, 5 * both(o), 6))
-NO_GRADIENT(width_dots)
+GRADIENTLESS(width_dots, cost_of(o, 5 * both(o), 6))
 
 void infer_width_norm_grad(op *o)
 {
@@ -194,8 +192,7 @@ void infer_width_norm_grad(op *o)
     operands_place(o, "rrrrrrrr>rr 111100sr>11 0000ss00>00 ppsssssp>pp");
 }
 
-COST(width_norm_grad, cost_of(o, 5 * both(o), 0))
-NO_GRADIENT(width_norm_grad)
+GRADIENTLESS(width_norm_grad, cost_of(o, 5 * both(o), 0))
 
 /* ---- positions -------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* Multi-head latent attention (2405.04434): keys joined of what each head has and what all share, and one new token
  * over a cache of latents. */
-#include "kernels/latent.h"
+#include "kernels/attention.h"
 #include "kernels/ops/family.h"
 
 tensor *record_join_keys(recorder *r, const char *name, tensor *kn, tensor *kr, int heads)
@@ -24,11 +24,7 @@ void infer_join_keys(op *o)
 }
 
 COST(join_keys, cost_moved(o))
-
-void gradient_join_keys(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_of_each(r, &(op){.kind = OP_split_keys, .in = {cotangent[0]}, .at = o->at}, o->in, 2);
-}
+GRADIENT_BY(join_keys, gradient_of_each(r, &(op){.kind = OP_split_keys, .in = {cotangent[0]}, .at = o->at}, o->in, 2))
 
 void infer_split_keys(op *o)
 {
@@ -43,8 +39,7 @@ void infer_split_keys(op *o)
 }
 
 /* An addition for each element of kr and head. */
-COST(split_keys, cost_of(o, cost_elements(o->in[0]) - cost_elements(o->out[0]), 0))
-NO_GRADIENT(split_keys)
+GRADIENTLESS(split_keys, cost_of(o, cost_elements(o->in[0]) - cost_elements(o->out[0]), 0))
 
 tensor *record_latent_decode(recorder *r, const char *name, const record_latent *in, tensor *positions, tensor *cache,
                              const op_attributes *at)

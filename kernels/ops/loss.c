@@ -17,8 +17,7 @@ void infer_cross_entropy_stats(op *o)
     operands_place(o, "r.>r 1.>0 t.>t");
 }
 
-COST(cross_entropy_stats, cost_each(o, 3, 0))
-NO_GRADIENT(cross_entropy_stats)
+GRADIENTLESS(cross_entropy_stats, cost_each(o, 3, 0))
 
 void infer_cross_entropy(op *o)
 {

@@ -23,18 +23,23 @@ tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tens
     return o->out[0];
 }
 
-void infer_rmsnorm(op *o)
+/* Outputs y, rstd, [mean], s of x, w, [b], residual. */
+static void infer_norm(op *o, bool biased, const char *places)
 {
-    const tensor *x = o->in[0];
-    check_norm(o, x, o->in[1], o->in[2]);
-    OPERANDS_CHECK(!o->in[2] == !o->out[2], "the sum s is an output exactly when there is a residual");
+    const tensor *x = o->in[0], *residual = o->in[2 + biased];
+    tensor *sum = o->out[2 + biased];
+    check_norm(o, x, o->in[1], residual);
+    OPERANDS_CHECK(!biased || infer_same(o->in[2], o->in[1]), "b must be like w");
+    OPERANDS_CHECK(!residual == !sum, "the sum s is an output exactly when there is a residual");
     infer_shape_like(o->out[0], x);
-    infer_shape(o->out[1], DTYPE_FP32, 1, x->shape[0], 0, 0);
-    if (o->out[2])
-        infer_shape_like(o->out[2], x);
-    operands_place(o, "rrr>rrr 0s0>000 sss>sss");
+    for (int i = 1; i < 2 + biased; i++)
+        infer_shape(o->out[i], DTYPE_FP32, 1, x->shape[0], 0, 0);
+    if (sum)
+        infer_shape_like(sum, x);
+    operands_place(o, places);
 }
 
+INFER(rmsnorm, infer_norm(o, false, "rrr>rrr 0s0>000 sss>sss"))
 COST(rmsnorm, cost_each(o, o->in[2] ? 5 : 4, 0))
 
 /* The gradient of both norms: outputs y, rstd, [mean], s; parameters w, [b]. */
@@ -70,57 +75,28 @@ static void gradient_norm(recorder *r, const op *o, tensor *const *cotangent, te
     recorder_flow(r, residual, dx);
 }
 
-void gradient_rmsnorm(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_norm(r, o, cotangent, NULL, o->in[2], 2);
-}
+GRADIENT_BY(rmsnorm, gradient_norm(r, o, cotangent, NULL, o->in[2], 2))
 
-void infer_rmsnorm_grad(op *o)
+/* Outputs dx, dw, [db] of dy, s, w, rstd, [mean], addend. */
+static void infer_norm_grad(op *o, bool biased, const char *places)
 {
-    const tensor *dy = o->in[0], *s = o->in[1], *w = o->in[2], *addend = o->in[4];
-    check_norm(o, s, w, addend);
+    const tensor *dy = o->in[0], *s = o->in[1];
+    check_norm(o, s, o->in[2], o->in[4 + biased]);
     OPERANDS_CHECK(infer_same(dy, s) && infer_is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
-    OPERANDS_CHECK(infer_is_vector(o->out[1], DTYPE_FP32, s->shape[1]), "dw[h] fp32");
+    OPERANDS_CHECK(!biased || infer_is_vector(o->in[4], DTYPE_FP32, s->shape[0]), "mean fp32[t]");
+    for (int i = 1; i < 2 + biased; i++)
+        OPERANDS_CHECK(infer_is_vector(o->out[i], DTYPE_FP32, s->shape[1]),
+                       biased ? "dw[h], db[h] fp32" : "dw[h] fp32");
     infer_shape_like(o->out[0], s);
-    operands_place(o, "rrrrr>rr 00s00>0p psssp>pp");
+    operands_place(o, places);
 }
 
-COST(rmsnorm_grad, cost_each(o, 10, 2))
-NO_GRADIENT(rmsnorm_grad)
+INFER(rmsnorm_grad, infer_norm_grad(o, false, "rrrrr>rr 00s00>0p psssp>pp"))
+GRADIENTLESS(rmsnorm_grad, cost_each(o, 10, 2))
 
-void infer_layernorm(op *o)
-{
-    const tensor *x = o->in[0];
-    check_norm(o, x, o->in[1], o->in[3]);
-    OPERANDS_CHECK(infer_same(o->in[2], o->in[1]), "b must be like w");
-    OPERANDS_CHECK(!o->in[3] == !o->out[3], "the sum s is an output exactly when there is a residual");
-    infer_shape_like(o->out[0], x);
-    infer_shape(o->out[1], DTYPE_FP32, 1, x->shape[0], 0, 0);
-    infer_shape(o->out[2], DTYPE_FP32, 1, x->shape[0], 0, 0);
-    if (o->out[3])
-        infer_shape_like(o->out[3], x);
-    operands_place(o, "rrrr>rrrr 0ss0>0000 ssss>ssss");
-}
-
+INFER(layernorm, infer_norm(o, true, "rrrr>rrrr 0ss0>0000 ssss>ssss"))
 COST(layernorm, cost_each(o, o->in[3] ? 8 : 7, 0))
+GRADIENT_BY(layernorm, gradient_norm(r, o, cotangent, o->in[2], o->in[3], 3))
 
-void gradient_layernorm(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_norm(r, o, cotangent, o->in[2], o->in[3], 3);
-}
-
-void infer_layernorm_grad(op *o)
-{
-    const tensor *dy = o->in[0], *s = o->in[1], *w = o->in[2], *addend = o->in[5];
-    check_norm(o, s, w, addend);
-    OPERANDS_CHECK(infer_same(dy, s) && infer_is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
-    OPERANDS_CHECK(infer_is_vector(o->in[4], DTYPE_FP32, s->shape[0]), "mean fp32[t]");
-    OPERANDS_CHECK(infer_is_vector(o->out[1], DTYPE_FP32, s->shape[1]) &&
-                       infer_is_vector(o->out[2], DTYPE_FP32, s->shape[1]),
-                   "dw[h], db[h] fp32");
-    infer_shape_like(o->out[0], s);
-    operands_place(o, "rrrrrr>rrr 00s000>0pp pssssp>ppp");
-}
-
-COST(layernorm_grad, cost_each(o, 14, 6))
-NO_GRADIENT(layernorm_grad)
+INFER(layernorm_grad, infer_norm_grad(o, true, "rrrrrr>rrr 00s000>0pp pssssp>ppp"))
+GRADIENTLESS(layernorm_grad, cost_each(o, 14, 6))

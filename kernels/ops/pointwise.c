@@ -40,8 +40,7 @@ void infer_gelu_grad(op *o)
     operands_place(o, PLACE_EACH_GRAD);
 }
 
-COST(gelu_grad, cost_each(o, 14, 0))
-NO_GRADIENT(gelu_grad)
+GRADIENTLESS(gelu_grad, cost_each(o, 14, 0))
 
 RECORD(gelu_exact)
 INFER_AS(gelu_exact, gelu)
@@ -49,8 +48,7 @@ COST(gelu_exact, cost_each(o, 30, 0))
 GRADIENT(gelu_exact)
 
 INFER_AS(gelu_exact_grad, gelu_grad)
-COST(gelu_exact_grad, cost_each(o, 45, 0))
-NO_GRADIENT(gelu_exact_grad)
+GRADIENTLESS(gelu_exact_grad, cost_each(o, 45, 0))
 
 tensor *record_scale(recorder *r, const char *name, tensor *x, double factor)
 {
@@ -91,8 +89,7 @@ void infer_soft_cap_grad(op *o)
     infer_gelu_grad(o);
 }
 
-COST(soft_cap_grad, cost_each(o, 10, 0))
-NO_GRADIENT(soft_cap_grad)
+GRADIENTLESS(soft_cap_grad, cost_each(o, 10, 0))
 
 RECORD(swiglu)
 
@@ -117,8 +114,7 @@ void infer_swiglu_grad(op *o)
     operands_place(o, PLACE_EACH_GRAD);
 }
 
-COST(swiglu_grad, cost_each(o, 9, 0))
-NO_GRADIENT(swiglu_grad)
+GRADIENTLESS(swiglu_grad, cost_each(o, 9, 0))
 
 RECORD(geglu)
 INFER_AS(geglu, swiglu)
@@ -126,8 +122,7 @@ COST(geglu, cost_of(o, 9 * cost_elements(o->out[0]), 0))
 GRADIENT(geglu)
 
 INFER_AS(geglu_grad, swiglu_grad)
-COST(geglu_grad, cost_each(o, 9, 0))
-NO_GRADIENT(geglu_grad)
+GRADIENTLESS(geglu_grad, cost_each(o, 9, 0))
 
 tensor *record_swiglu_clamped(recorder *r, const char *name, tensor *x, double limit, double slope)
 {
@@ -150,8 +145,7 @@ void infer_swiglu_clamped_grad(op *o)
     infer_swiglu_grad(o);
 }
 
-COST(swiglu_clamped_grad, cost_each(o, 14, 0))
-NO_GRADIENT(swiglu_clamped_grad)
+GRADIENTLESS(swiglu_clamped_grad, cost_each(o, 14, 0))
 
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b)
 {
@@ -179,8 +173,7 @@ void infer_accumulate(op *o)
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
-COST(accumulate, (op_cost){cost_elements(o->in[0]), cost_traffic(o, 1)})
-NO_GRADIENT(accumulate)
+GRADIENTLESS(accumulate, (op_cost){cost_elements(o->in[0]), cost_traffic(o, 1)})
 
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,
                        const op_attributes *at)
@@ -202,11 +195,7 @@ void infer_dropout(op *o)
 }
 
 COST(dropout, cost_each(o, 12, 0))
-
-void gradient_dropout(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    recorder_flow(r, o->in[0], record_dropout(r, "dx", cotangent[0], o->in[1], o->in[2], &o->at));
-}
+GRADIENT_BY(dropout, recorder_flow(r, o->in[0], record_dropout(r, "dx", cotangent[0], o->in[1], o->in[2], &o->at)))
 
 tensor *record_cast(recorder *r, const char *name, tensor *x, dtype type)
 {
@@ -223,8 +212,7 @@ void infer_cast(op *o)
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
-COST(cast, cost_moved(o))
-NO_GRADIENT(cast)
+GRADIENTLESS(cast, cost_moved(o))
 
 tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places)
 {
@@ -257,16 +245,7 @@ void infer_copy(op *o)
 }
 
 COST(copy, cost_moved(o))
+GRADIENT_BY(copy, recorder_flow(r, o->in[0], gradient_by(r, &(op){.kind = OP_copy, .in = {cotangent[0]}})))
 
-void gradient_copy(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    recorder_flow(r, o->in[0], gradient_by(r, &(op){.kind = OP_copy, .in = {cotangent[0]}}));
-}
-
-void infer_zero(op *o)
-{
-    OPERANDS_CHECK(o->out[0]->dims > 0, "what is to be zeroed must be described");
-}
-
-COST(zero, cost_moved(o))
-NO_GRADIENT(zero)
+INFER(zero, OPERANDS_CHECK(o->out[0]->dims > 0, "what is to be zeroed must be described"))
+GRADIENTLESS(zero, cost_moved(o))

@@ -131,10 +131,7 @@ static op_cost cost_product(const op *o)
 }
 
 #define PRODUCT(name)                                                                                                  \
-    void infer_##name(op *o)                                                                                           \
-    {                                                                                                                  \
-        infer_product(o);                                                                                              \
-    }                                                                                                                  \
+    INFER(name, infer_product(o))                                                                                      \
     COST(name, cost_product(o))
 
 PRODUCT(linear)
@@ -173,10 +170,7 @@ static void differentiate(recorder *r, const op *o, tensor *dy)
         gradient_of_weight(r, "db", (op){.kind = OP_bias_grad, .in = {dy}}, bias);
 }
 
-void gradient_linear(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    differentiate(r, o, cotangent[0]);
-}
+GRADIENT_BY(linear, differentiate(r, o, cotangent[0]))
 
 /* Products multiply two operands of one type (kernels/table/precision.def). What dy loses is what every other cotangent
  * loses on its way through the type of activations; sums are fp32 as theirs are. */
@@ -194,5 +188,4 @@ void infer_bias_grad(op *o)
     operands_place(o, "r>r 1>0 0>p p>p");
 }
 
-COST(bias_grad, cost_each(o, 1, 1))
-NO_GRADIENT(bias_grad)
+GRADIENTLESS(bias_grad, cost_each(o, 1, 1))

@@ -9,8 +9,7 @@ void infer_sum_squares(op *o)
     operands_place(o, "r>. 0>. 1>. 2>.");
 }
 
-COST(sum_squares, cost_each(o, 2, 1))
-NO_GRADIENT(sum_squares)
+GRADIENTLESS(sum_squares, cost_each(o, 2, 1))
 
 void infer_clip(op *o)
 {
@@ -20,8 +19,7 @@ void infer_clip(op *o)
     operands_place(o, "r.>r");
 }
 
-COST(clip, cost_each(o, 2, 0))
-NO_GRADIENT(clip)
+GRADIENTLESS(clip, cost_each(o, 2, 0))
 
 /* An update: gradient (or direction), scalars, control, and factors of rows -> weight, master and states. */
 static void infer_update(op *o)
@@ -40,16 +38,13 @@ static void infer_update(op *o)
 }
 
 INFER_AS(adamw, update)
-COST(adamw, (op_cost){16 * cost_elements(o->in[0]), cost_traffic(o, 14)})
-NO_GRADIENT(adamw)
+GRADIENTLESS(adamw, (op_cost){16 * cost_elements(o->in[0]), cost_traffic(o, 14)})
 
 INFER_AS(lion, update)
-COST(lion, (op_cost){12 * cost_elements(o->in[0]), cost_traffic(o, 6)})
-NO_GRADIENT(lion)
+GRADIENTLESS(lion, (op_cost){12 * cost_elements(o->in[0]), cost_traffic(o, 6)})
 
 INFER_AS(sgd, update)
-COST(sgd, (op_cost){8 * cost_elements(o->in[0]), cost_traffic(o, 6)})
-NO_GRADIENT(sgd)
+GRADIENTLESS(sgd, (op_cost){8 * cost_elements(o->in[0]), cost_traffic(o, 6)})
 
 void infer_muon_momentum(op *o)
 {
@@ -58,8 +53,7 @@ void infer_muon_momentum(op *o)
     o->out[0]->place = o->in[0]->place;
 }
 
-COST(muon_momentum, (op_cost){7 * cost_elements(o->in[0]), cost_traffic(o, 2)})
-NO_GRADIENT(muon_momentum)
+GRADIENTLESS(muon_momentum, (op_cost){7 * cost_elements(o->in[0]), cost_traffic(o, 2)})
 
 static bool is_square(const tensor *t)
 {
@@ -74,8 +68,7 @@ void infer_muon_scale(op *o)
     operands_place(o, "r>rr");
 }
 
-COST(muon_scale, cost_each(o, 1, 0))
-NO_GRADIENT(muon_scale)
+GRADIENTLESS(muon_scale, cost_each(o, 1, 0))
 
 void infer_muon_polynomial(op *o)
 {
@@ -86,8 +79,7 @@ void infer_muon_polynomial(op *o)
     operands_place(o, "rrr>r");
 }
 
-COST(muon_polynomial, cost_each(o, 4, 0))
-NO_GRADIENT(muon_polynomial)
+GRADIENTLESS(muon_polynomial, cost_each(o, 4, 0))
 
 void infer_muon(op *o)
 {
@@ -95,8 +87,7 @@ void infer_muon(op *o)
     OPERANDS_CHECK(!o->in[3] || infer_is_vector(o->in[3], DTYPE_FP32, o->in[0]->shape[0]), "factors fp32[rows]");
 }
 
-COST(muon, (op_cost){3 * cost_elements(o->in[0]), cost_traffic(o, 2)})
-NO_GRADIENT(muon)
+GRADIENTLESS(muon, (op_cost){3 * cost_elements(o->in[0]), cost_traffic(o, 2)})
 
 /* ---- QK-clip: the largest scores of attention's heads, and the factors of weights' rows that follow from them ---- */
 
@@ -108,8 +99,7 @@ void infer_largest(op *o)
     operands_place(o, "0>0 1>0"); /* ranks that divide columns have a largest of their own each */
 }
 
-COST(largest, cost_each(o, 1, 1))
-NO_GRADIENT(largest)
+GRADIENTLESS(largest, cost_each(o, 1, 1))
 
 void infer_qk_factors(op *o)
 {
@@ -125,5 +115,4 @@ void infer_qk_factors(op *o)
     operands_place(o, ".>.");
 }
 
-COST(qk_factors, cost_each(o, 2, 0))
-NO_GRADIENT(qk_factors)
+GRADIENTLESS(qk_factors, cost_each(o, 2, 0))

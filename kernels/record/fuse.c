@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "kernels/record/op_make.h"
+#include "kernels/record/program.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 

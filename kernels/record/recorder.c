@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/record/op_make.h"
+#include "kernels/record/program.h"
 #include "kernels/record/replicas.h"
 #include "memory/log.h"
 

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 #include "parallel/comm/comm_shape.h"
 
@@ -60,6 +61,7 @@ status comm_group_open_on(comm_group **out, comm *c, const int *members, int cou
  * what failed is not this rank, as far as the backend knows; it has heard of it. */
 status comm_group_poll(bool *heard, comm_group *g);
 void comm_group_close(comm_group *g);
+AUTO_CLOSES(comm_group, comm_group_close)
 int comm_group_ranks(const comm_group *g);
 int comm_group_me(const comm_group *g);                 /* this process's index among the members */
 int comm_group_member(const comm_group *g, int member); /* its world rank */

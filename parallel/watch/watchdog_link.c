@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "memory/boot.h"
+#include "memory/machine.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -111,7 +111,7 @@ static bool await_frame(watchdog_link *l, watchdog_frame *f, watchdog_frame_kind
 static void identify_host(char out[HOST_BYTES])
 {
     memset(out, 0, HOST_BYTES);
-    if (!boot_identity(out))
+    if (!machine_boot(out))
         gethostname(out, HOST_BYTES - 1);
 }
 

@@ -261,7 +261,7 @@ mutant() { # LINE
         return 1
     fi
     objects=$(ls "$units"/kernels/cuda/*.o "$others"/tests/cuda/shim/*.o "$others"/tests/cuda/*.o "$build/kernels/compress.o" \
-        "$build/memory/dtype.o" "$build/memory/tensor.o" "$build/memory/log.o" "$build/memory/log_line.o" "$build/memory/outlet.o" |
+        "$build/memory/dtype.o" "$build/memory/tensor.o" "$build/memory/log.o" "$build/memory/outlet.o" |
         grep -v "/kernels/cuda/${unit%.cu}.o")
     ${CXX:-g++} -rdynamic $([ $kind != asan ] || echo -fsanitize=address) -o "$tree/test" "$tree/mutant.o" $objects -ldl || return 1
     # the shim finds deadlocks itself: what takes for ever has not been caught; the limit leaves room for a busy machine

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "kernels/constants.h"
+#include "kernels/host_device.h"
 #include "kernels/rounding.h"
 
 namespace

@@ -220,6 +220,7 @@ code ~ /^(typedef )?(struct|union|enum)[^;()]*\{[ \t]*$/ {
 code ~ /^[A-Z_0-9]+\(.*\)[ \t]*$/ { # a macro: of a definition that follows, or one that makes something of what it names
     uses_of(code)
     signature = code
+    gsub(/[a-z][A-Za-z_0-9]*\(/, "", signature) # a call in its arguments declares nothing
     first = count
     next
 }

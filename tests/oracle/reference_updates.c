@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "kernels/constants.h"
+#include "kernels/host_device.h"
 
 /* What one element of an update reads and writes, and the numbers that all elements share. */
 typedef struct element {

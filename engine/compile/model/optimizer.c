@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "engine/compile/model/duty.h"
-#include "kernels/constants.h"
-#include "kernels/record/op_make.h"
+#include "kernels/host_device.h"
+#include "kernels/record/program.h"
 #include "kernels/record/replicas.h"
 #include "kernels/rounding.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/record/op_make.h"
+#include "kernels/record/program.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"
 #include "memory/scope.h"

@@ -10,7 +10,6 @@
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/time/transfer_choice.h"
-#include "kernels/attention_sizes.h"
 #include "kernels/heads.h"
 #include "kernels/record/operands.h"
 #include "kernels/token.h"
@@ -180,9 +179,9 @@ static void print_slow_heads(FILE *out, const plan *p)
     const layer_shape layer = shape_layer(shape, attends.layer);
     int size = parts_head_size(SLOT_Q, shape, &layer);
     if (p->profile.capacity <= 0 || dtype_bytes(precision_compute(p->options.precision)) > 2 ||
-        attention_is_fused(size, parts_head_size(SLOT_V, shape, &layer)))
+        heads_are_fused(size, parts_head_size(SLOT_V, shape, &layer)))
         return;
-    if (attention_suits_cudnn(size) && shape->attention_cap == 0 && !shape_has(shape, TRAIT_SINKS) &&
+    if (heads_suit_cudnn(size) && shape->attention_cap == 0 && !shape_has(shape, TRAIT_SINKS) &&
         p->options.optimizer.qk_clip == 0)
         fprintf(
             out,

@@ -12,7 +12,7 @@
 #include "engine/compile/step/place.h"
 #include "engine/compile/step/update.h"
 #include "kernels/record/fuse.h"
-#include "kernels/record/op_make.h"
+#include "kernels/record/program.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"
 #include "memory/scope.h"

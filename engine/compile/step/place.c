@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/compile/model/collective.h"
-#include "kernels/record/op_make.h"
+#include "kernels/record/program.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/planner.h"

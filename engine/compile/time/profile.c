@@ -7,7 +7,7 @@
 
 #include "engine/compile/model/collective.h"
 #include "engine/compile/model/tokens.h"
-#include "kernels/attention_work.h"
+#include "kernels/attention.h"
 #include "kernels/grouped.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"

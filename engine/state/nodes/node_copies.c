@@ -17,7 +17,7 @@
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/share.h"
 #include "engine/state/nodes/node_shares.h"
-#include "memory/boot.h"
+#include "memory/machine.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -50,14 +50,14 @@ struct node_copies {
 static void name_node(char out[NODE_NAME])
 {
     struct stat info = {0};
-    char boot[BOOT_BYTES];
+    char boot[MACHINE_BOOT];
     const char *given = getenv("PHALANX_NODE");
     memset(out, 0, NODE_NAME);
     if (given) {
         snprintf(out, NODE_NAME, "%s", given);
         return;
     }
-    if (!boot_identity(boot))
+    if (!machine_boot(boot))
         gethostname(boot, sizeof boot - 1);
     stat(NODE_MEMORY, &info);
     snprintf(out, NODE_NAME, "%.36s %lld", boot, (long long)info.st_dev);

@@ -14,7 +14,7 @@
 #include "engine/store/object.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "models/dense.h"
+#include "models/parts.h"
 #include "models/huggingface.h"
 
 #define AHEAD_BYTES (16 << 20) /* what the disk reads beyond a rectangle: the next one usually follows */
@@ -609,5 +609,5 @@ status weights_configure(config *c)
     }
     config_take_shape(c, &shape);
     TRY(config_check(c));
-    return c->model.upcycle && !c->model.config ? dense_check(&c->model.shape, &shape, c->model.from) : STATUS_OK;
+    return c->model.upcycle && !c->model.config ? parts_check_dense(&c->model.shape, &shape, c->model.from) : STATUS_OK;
 }

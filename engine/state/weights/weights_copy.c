@@ -19,7 +19,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/huggingface.h"
-#include "models/dense.h"
+#include "models/parts.h"
 
 #define SHARD_BYTES 5000000000LL /* what transformers cuts at */
 #define CHUNK_BYTES (8 << 20)    /* one buffer */
@@ -500,7 +500,7 @@ static int compare_names(const void *a, const void *b)
 
 status upcycle_open(upcycle **out, weights *from, const model_shape *shape)
 {
-    TRY(dense_check(shape, weights_shape(from), weights_folder(from)));
+    TRY(parts_check_dense(shape, weights_shape(from), weights_folder(from)));
     upcycle *u = must_calloc(1, sizeof *u);
     u->from = from;
     u->shape = *shape;
@@ -538,7 +538,7 @@ static status read_rows(int64_t *rows, const upcycle *u, const names_tensor *t, 
     const layer_shape its = shape_layer(dense, t->layer);
     const int64_t of_expert = t->stacked ? t->shape[0] / t->stacked : t->shape[0], at = part->start[0] % of_expert;
     names_span span;
-    const parts_slot slot = slot_at(&span, u, t, at), from = dense_slot(slot);
+    const parts_slot slot = slot_at(&span, u, t, at), from = parts_dense_slot(slot);
     const int64_t left = span.first + span.unit - at, asked = part->size[0];
     *rows = left < asked ? left : asked;
     if (slot == SLOT_ROUTER)

@@ -13,14 +13,13 @@
  * What members own unevenly, NCCL's all-gather and reduce-scatter cannot express: those are one broadcast or one
  * reduction a member, grouped into one launch.
  */
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/device.h"
-#include "memory/log.h"
+#include "kernels/cuda/host.h"
+#include "memory/scope.h"
 #include "parallel/comm/comm.h"
 #include "parallel/comm/comm_backend.h"
 
@@ -28,12 +27,6 @@
     do {                                                                                                               \
         ncclResult_t nccl_must_ = (call);                                                                              \
         MUST(nccl_must_ == ncclSuccess, "%s: %s (%s)", #call, ncclGetErrorString(nccl_must_), ncclGetLastError(NULL)); \
-    } while (0)
-
-#define CUDA_MUST(call)                                                                                                \
-    do {                                                                                                               \
-        cudaError_t cuda_must_ = (call);                                                                               \
-        MUST(cuda_must_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_must_));                              \
     } while (0)
 
 enum { OLDEST = NCCL_VERSION(2, 26, 0) };
@@ -405,7 +398,6 @@ static status connect(ncclComm_t *out, comm_group *job, const comm_group *g, con
 
 static status nccl_group_open(comm_group *g)
 {
-    comm_group *job = NULL;
     if (g->like) {
         communicator *shared = g->like->state;
         shared->groups++;
@@ -414,24 +406,21 @@ static status nccl_group_open(comm_group *g)
     }
     prepare_environment(g->owner, g->use.varies);
     TRY(check_version());
+    AUTO(comm_group) *job = NULL;
     TRY(comm_group_open(&job, g->owner, g->members, g->count));
     /* What any member asks for. */
-    comm_use use = g->use, *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
+    comm_use use = g->use;
+    AUTO_FREE comm_use *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
     comm_all_gather_bytes(job, each, &g->use, sizeof g->use);
     for (int i = 0; i < comm_group_ranks(job); i++)
         use = comm_use_of_both(&use, &each[i]);
-    free(each);
-    communicator *n = must_calloc(1, sizeof *n);
+    AUTO_FREE communicator *n = must_calloc(1, sizeof *n);
     n->groups = 1;
-    status s = use.kinds ? connect(&n->handle, job, g, &use) : STATUS_OK;
-    if (s == STATUS_OK && n->handle)
-        s = warm(g, job, n->handle, &use);
-    comm_group_close(job);
-    if (s != STATUS_OK) {
-        free(n);
-        return s;
+    if (use.kinds) {
+        TRY(connect(&n->handle, job, g, &use));
+        TRY(warm(g, job, n->handle, &use));
     }
-    g->state = n;
+    g->state = TAKE(n);
     return STATUS_OK;
 }
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/updates.h"
 #include "memory/log.h"
 #include "tests/cuda/standin/standin.h"
 

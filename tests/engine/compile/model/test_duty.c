@@ -7,7 +7,7 @@
 
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/storage.h"
-#include "kernels/record/op_make.h"
+#include "kernels/record/program.h"
 #include "kernels/record/replicas.h"
 #include "models/names.h"
 #include "tests/test.h"

@@ -5,7 +5,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/time/plan_price.h"
-#include "kernels/constants.h"
+#include "kernels/host_device.h"
 #include "memory/log.h"
 #include "models/parts.h"
 #include "tests/test.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/step/place.h"
-#include "kernels/record/op_make.h"
+#include "kernels/record/program.h"
 #include "memory/log.h"
 #include "tests/test.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "engine/compile/compile.h"
-#include "kernels/record/op_make.h"
+#include "kernels/record/program.h"
 #include "memory/log.h"
 #include "tests/test.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/time/transfer_choice.h"
-#include "kernels/attention_work.h"
+#include "kernels/attention.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"

@@ -3,13 +3,13 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "memory/log_line.h"
+#include "memory/outlet.h"
 #include "tests/test.h"
 
 static json_t *object_of(const char *line, size_t bytes, bool error)
 {
-    char out[LOG_LINE_JSON];
-    size_t length = log_line_json(out, line, bytes, error, 3);
+    char out[OUTLET_LINE_JSON];
+    size_t length = outlet_json(out, line, bytes, error, 3);
     assert_true(length <= sizeof out && out[length - 1] == '\n' && !memchr(out, '\n', length - 1));
     json_error_t why;
     json_t *object = json_loadb(out, length, JSON_REJECT_DUPLICATES, &why);
@@ -62,10 +62,10 @@ TEST(objects_are_members_or_pass)
 /* 20,000 lines of drawn bytes, many of them the first of UTF-8 sequences, up to the longest. */
 TEST(any_bytes_make_an_object)
 {
-    char line[LOG_LINE];
+    char line[OUTLET_LINE];
     uint32_t seed = 7;
     for (int i = 0; i < 20000; i++) {
-        size_t length = i % 100 ? (size_t)i % 61 : LOG_LINE;
+        size_t length = i % 100 ? (size_t)i % 61 : OUTLET_LINE;
         for (size_t k = 0; k < length; k++) {
             seed = seed * 1664525 + 1013904223;
             line[k] = (char)(seed >> 24 | (seed >> 20 & 1 ? 0x80 : 0));

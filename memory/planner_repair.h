@@ -1,16 +1,14 @@
-/* What the planner and its repair share, of no use elsewhere. */
+/* Repair of a small program's plan, and the problem as the planner hands it over: of no use elsewhere. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "memory/planner.h"
-
 /* One planning problem while it is being solved. Blocks without bytes are gone, bytes are rounded to the alignment,
  * blocks are in order of their first op, and time is the number of distinct first ops: two lifetimes meet exactly if
  * one of them is alive at the other's first op, so that the ops between do not matter. The core owns its arrays; the
  * caller's blocks receive only the offsets, at the end. */
-typedef struct planner_core {
+typedef struct planner_problem {
     int32_t count, times;
     int32_t *source;       /* [count] index into the caller's blocks */
     int32_t *first, *last; /* [count] compressed lifetimes */
@@ -29,13 +27,13 @@ typedef struct planner_core {
     int64_t best_arena;        /* INT64_MAX before the first */
     int64_t effort_left;       /* block placements */
     int tries;
-} planner_core;
+} planner_problem;
 
 /* Stable sort of order[0..count) by key[order[i]], ascending. `spare` is as long as `order`. */
-void planner_core_sort(int32_t *order, int32_t *spare, int32_t count, const uint64_t *key);
+void planner_repair_sort(int32_t *order, int32_t *spare, int32_t count, const uint64_t *key);
 
 enum { PLANNER_REPAIR_BLOCKS = 5000 }; /* programs of more are left alone */
 
 /* Repair core->best, block by block, until it is good enough or `effort` block placements are used up. Programs in
  * which too many blocks meet are left alone too. */
-void planner_repair(planner_core *core, int64_t effort);
+void planner_repair(planner_problem *core, int64_t effort);

@@ -1,12 +1,13 @@
-#include "memory/numa.h"
+#include "memory/machine.h"
 
 #include <ctype.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "memory/log.h"
 #include "memory/scope.h"
 
 /* The first line of a file; false: there is none. */
@@ -16,7 +17,26 @@ static bool read_line(char *out, int bytes, const char *path)
     return file && fgets(out, bytes, file);
 }
 
-int numa_node_of(const char *root, const char *pci)
+bool machine_boot(char out[MACHINE_BOOT])
+{
+    memset(out, 0, MACHINE_BOOT);
+    if (read_line(out, MACHINE_BOOT, "/proc/sys/kernel/random/boot_id"))
+        memset(out + strcspn(out, "\n"), 0, MACHINE_BOOT - strcspn(out, "\n"));
+    return *out;
+}
+
+char *machine_object(const char *name)
+{
+    char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length < 0)
+        length = 0;
+    path[length] = 0;
+    char *slash = strrchr(path, '/');
+    return must_format("%.*s/libphalanx_%s.so", slash ? (int)(slash - path) : 1, slash ? path : ".", name);
+}
+
+int machine_node_of(const char *root, const char *pci)
 {
     char path[600], id[64], line[32];
     size_t length = strlen(pci);
@@ -49,19 +69,19 @@ static bool cores_of(cpu_set_t *out, const char *root, int node)
     return CPU_COUNT(out) > 0;
 }
 
-numa_verdict numa_stay_near(const char *root, int node)
+machine_verdict machine_stay_near(const char *root, int node)
 {
     cpu_set_t near, mine, both;
     if (node < 0 || !cores_of(&near, root, node) || sched_getaffinity(0, sizeof mine, &mine) != 0)
-        return NUMA_UNKNOWN;
+        return MACHINE_UNKNOWN;
     CPU_AND(&both, &near, &mine);
     if (CPU_COUNT(&both) == 0)
-        return NUMA_ELSEWHERE;
+        return MACHINE_ELSEWHERE;
     if (CPU_EQUAL(&both, &mine))
-        return NUMA_NEAR;
+        return MACHINE_NEAR;
     AUTO(DIR) *tasks = opendir("/proc/self/task"); /* threads that libraries have made before are bound, too */
     for (struct dirent *e; tasks && (e = readdir(tasks));)
         if (isdigit((unsigned char)*e->d_name))
             sched_setaffinity((pid_t)atoi(e->d_name), sizeof both, &both);
-    return NUMA_NEAR;
+    return MACHINE_NEAR;
 }

@@ -1,4 +1,4 @@
-/* Cores near a device, as numa.h promises, on a machine of two nodes made of files. */
+/* Cores near a device, as machine.h promises, on a machine of two nodes made of files. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "memory/numa.h"
+#include "memory/machine.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
@@ -53,7 +53,7 @@ static void make_machine(const char *root, const int *cores)
 }
 
 /* In a process of its own, first bound to `first` (-1: not bound): the verdict, and the only core left then. */
-static void stays(const char *root, int first, int node, numa_verdict verdict, int core)
+static void stays(const char *root, int first, int node, machine_verdict verdict, int core)
 {
     pid_t child = fork();
     if (child == 0) {
@@ -64,7 +64,7 @@ static void stays(const char *root, int first, int node, numa_verdict verdict, i
             CPU_SET(first, &one);
         if (first >= 0 && sched_setaffinity(0, sizeof one, &one) != 0)
             _exit(2);
-        numa_verdict v = numa_stay_near(root, node);
+        machine_verdict v = machine_stay_near(root, node);
         int count = own_cores(cores, 2);
         _exit(v != verdict || (core >= 0 && (count != 1 || cores[0] != core)));
     }
@@ -80,18 +80,18 @@ TEST_WITH(a_process_keeps_to_the_node_of_its_device, workfolder_setup, workfolde
     int cores[2];
     if (own_cores(cores, 2) < 2)
         skip_because("one core only");
-    assert_int_equal(numa_node_of(root, "0000:1B:00.0"), -1); /* nothing is known yet */
+    assert_int_equal(machine_node_of(root, "0000:1B:00.0"), -1); /* nothing is known yet */
     make_machine(root, cores);
-    assert_int_equal(numa_node_of(root, "0000:1B:00.0"), 0);
-    assert_int_equal(numa_node_of(root, "0000:ca:00.0"), 1);
-    assert_int_equal(numa_node_of(root, "0000:cb:00.0"), -1); /* a machine whose firmware does not say */
-    assert_int_equal(numa_node_of(root, "0000:cc:00.0"), -1);
-    stays(root, -1, 1, NUMA_NEAR, cores[1]);
-    stays(root, -1, 0, NUMA_NEAR, cores[0]);
-    stays(root, cores[0], 0, NUMA_NEAR, cores[0]);
-    stays(root, cores[0], 1, NUMA_ELSEWHERE, cores[0]); /* mpirun or Slurm has bound it: that stays */
-    stays(root, cores[1], -1, NUMA_UNKNOWN, cores[1]);
-    stays(root, cores[1], 7, NUMA_UNKNOWN, cores[1]);
+    assert_int_equal(machine_node_of(root, "0000:1B:00.0"), 0);
+    assert_int_equal(machine_node_of(root, "0000:ca:00.0"), 1);
+    assert_int_equal(machine_node_of(root, "0000:cb:00.0"), -1); /* a machine whose firmware does not say */
+    assert_int_equal(machine_node_of(root, "0000:cc:00.0"), -1);
+    stays(root, -1, 1, MACHINE_NEAR, cores[1]);
+    stays(root, -1, 0, MACHINE_NEAR, cores[0]);
+    stays(root, cores[0], 0, MACHINE_NEAR, cores[0]);
+    stays(root, cores[0], 1, MACHINE_ELSEWHERE, cores[0]); /* mpirun or Slurm has bound it: that stays */
+    stays(root, cores[1], -1, MACHINE_UNKNOWN, cores[1]);
+    stays(root, cores[1], 7, MACHINE_UNKNOWN, cores[1]);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -180,7 +180,7 @@ status training_verify(bool *undone, training *t)
         return STATUS_OK;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "verifying");
     verify_finding mine = verify_find(t->guards.verify);
-    share here = {.messages = comm_sums_of(t->world), .seconds = mine.seconds, .bad = mine.bad},
+    share here = {.messages = comm_sums_with(t->world, -1), .seconds = mine.seconds, .bad = mine.bad},
           *all = must_alloc((unsigned long)ranks * sizeof *all);
     memcpy(here.weights, mine.weights, sizeof here.weights);
     for (axis a = 0; a < AXIS_COUNT; a++)

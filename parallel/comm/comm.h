@@ -88,8 +88,7 @@ void comm_check(comm *c);
 typedef struct comm_sums {
     uint64_t sent, received;
 } comm_sums;
-comm_sums comm_sums_of(const comm *c);
-comm_sums comm_sums_with(const comm *c, int rank); /* sent to and received from this one */
+comm_sums comm_sums_with(const comm *c, int rank); /* sent to and received from this one; -1: all */
 
 /* ---- counters, kept where messages are handed over ---- */
 

@@ -1,7 +1,7 @@
 /* An island: the core (outer_internal.h) and what belongs to training. A topology is a struct of functions; offering,
- * awaiting and settling are the same for all (outer_island.c, start there): outer_merge.c is of topology all, with
- * outer_join.c, outer_gossip.c of groups, outer_push.c of islands with a server. outer_apply.c has the
- * arithmetic, on units and weights. */
+ * awaiting and settling are the same for all (outer_island.c, start there): outer_merge.c is of topology all,
+ * outer_gossip.c of groups, outer_push.c of islands with a server. outer_apply.c has the arithmetic, on units and
+ * weights. */
 #pragma once
 
 #include "engine/islands/merge/outer_internal.h"
@@ -56,7 +56,7 @@ typedef struct outer_all {
     int64_t left_out[ROSTER_SLOTS]; /* changes of each slot that merges have left out */
 } outer_all;
 
-/* Is the head that etcd holds to be believed? outer_join.c's. */
+/* Is the head that etcd holds to be believed? outer_merge.c's. */
 typedef struct outer_doubt {
     double since;        /* no island at work has the merge that etcd holds; 0: one has */
     bool reported;       /* and that has been said */
@@ -158,16 +158,9 @@ void outer_take_reference(islands *o, bool with_rest);
 void outer_give_reference(islands *o, int fragment);
 void outer_take_weights(islands *o, int fragment);
 
-/* ---- outer_join.c: an island's state becomes that of others, if it is behind ---- */
+/* ---- outer_merge.c: an island's state becomes that of others, if it lags ---- */
 
-/* Until it is that after the last merge. */
-status outer_join_all(islands *o, islands_position *p);
 /* A newcomer begins with empty moments, at the model's step. */
 void outer_begin_anew(islands *o, islands_position *p, int64_t step, int64_t updates);
-/* Topology all: is the merge that etcd holds one that neither this island nor another one at work has? It is not
- * believed, and after outer.timeout the island that has come furthest writes its own. The same on all ranks. */
-bool outer_doubts_head(islands *o, const islands_position *p);
-/* Says in `head` of which history it is: of that of the last head, or one that begins after this island's merge. */
-void outer_name_history(islands *o, json_t *head, bool goes_on);
 /* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
 status outer_catch_up(islands *o, islands_position *p, bool keep);

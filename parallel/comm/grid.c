@@ -112,16 +112,6 @@ static int own_number(const grid *g, axis a)
     return number;
 }
 
-static int rank_of_number(const grid *g, axis a, int number)
-{
-    int at[GRID_AXES];
-    for (int i = 0; i < GRID_AXES; i++) {
-        at[i] = axis_spans(a, i) ? number % g->size[i] : g->at[i];
-        number = axis_spans(a, i) ? number / g->size[i] : number;
-    }
-    return grid_rank_at(g, at);
-}
-
 /* Members are the numbers first, first + step, ... */
 typedef struct members {
     int first, step, count;
@@ -180,7 +170,12 @@ int grid_member(const grid *g, axis a, int i)
 {
     members m = group_of(g, a);
     MUST(i >= 0 && i < m.count, "member %d of %d along %s", i, m.count, axis_name(a));
-    return rank_of_number(g, a, m.first + i * m.step);
+    int at[GRID_AXES], number = m.first + i * m.step;
+    for (int k = 0; k < GRID_AXES; k++) {
+        at[k] = axis_spans(a, k) ? number % g->size[k] : g->at[k];
+        number = axis_spans(a, k) ? number / g->size[k] : number;
+    }
+    return grid_rank_at(g, at);
 }
 
 int grid_members(int *list, const grid *g, axis a)

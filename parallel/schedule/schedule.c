@@ -72,15 +72,10 @@ bool schedule_splits(const schedule *s)
     return false;
 }
 
-static const char *action_name(int kind)
-{
-    return kind >= 0 && kind < ACTION_KINDS ? action_names[kind] : "unknown action";
-}
-
 const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a)
 {
-    snprintf(out, SCHEDULE_DESCRIPTION_BYTES, "%s of chunk %d, micro-batch %d", action_name(a.kind), a.chunk,
-             a.microbatch);
+    snprintf(out, SCHEDULE_DESCRIPTION_BYTES, "%s of chunk %d, micro-batch %d",
+             a.kind < ACTION_KINDS ? action_names[a.kind] : "unknown action", a.chunk, a.microbatch);
     return out;
 }
 

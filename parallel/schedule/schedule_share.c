@@ -153,11 +153,6 @@ static void decide(sharer *x, int stage)
 
 /* ---- doing it ---------------------------------------------------------------------------------------------------- */
 
-static bool same(action a, action b)
-{
-    return a.kind == b.kind && a.chunk == b.chunk && a.microbatch == b.microbatch;
-}
-
 /* Of a chunk of layers: the next of the list, or the next forward ahead of it. */
 static void mark_taken(sharer *x, int stage, action a)
 {
@@ -165,7 +160,8 @@ static void mark_taken(sharer *x, int stage, action a)
     const action *list = x->of->actions[stage];
     int count = x->of->counts[stage];
     char *taken = x->taken[stage];
-    if (same(a, list[t->next])) {
+    const action next = list[t->next];
+    if (a.kind == next.kind && a.chunk == next.chunk && a.microbatch == next.microbatch) {
         taken[t->next++] = 1;
         for (; t->next < count && taken[t->next]; t->next++)
             t->ahead--;

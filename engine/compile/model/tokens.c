@@ -27,18 +27,6 @@ double target_balance(const compile_options *o)
     return devices_balance(target_device(o), target_peak(o));
 }
 
-/* A run of halves, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries. */
-static int64_t run_of(int64_t half, config_balance balance)
-{
-    enum { MOST_BLOCK = 128 };
-    if (balance == CONFIG_BALANCE_HALVES)
-        return half;
-    int64_t block = half < MOST_BLOCK ? half : MOST_BLOCK;
-    while (half % block)
-        block--;
-    return block;
-}
-
 int64_t tokens_half_run(int64_t sequence, int ranks)
 {
     return sequence / ((int64_t)TOKEN_HALVES * ranks);
@@ -46,12 +34,17 @@ int64_t tokens_half_run(int64_t sequence, int ranks)
 
 token_counts tokens_count(const compile_options *o)
 {
+    enum { MOST_BLOCK = 128 };
     const grid *g = &o->grid;
     token_counts n = {.micro_batch = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence};
     int context = o->decode_samples ? 1 : g->size[GRID_CONTEXT];
     int64_t first;
     n.rank = n.loss = n.between = n.micro_batch / context;
-    n.run = context > 1 ? run_of(tokens_half_run(o->sequence, context), o->layout.balance) : 0;
+    /* a run of halves, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries */
+    int64_t half = context > 1 ? tokens_half_run(o->sequence, context) : 0;
+    n.run = o->layout.balance != CONFIG_BALANCE_HALVES && half > MOST_BLOCK ? MOST_BLOCK : half;
+    while (n.run && half % n.run)
+        n.run--;
     if (o->layout.sequence)
         shard_rows(&first, &n.between, n.rank, g->size[GRID_TENSOR], g->at[GRID_TENSOR]);
     return n;

@@ -40,9 +40,7 @@ void choices_take_reserve(reserve *out, const choices *c)
 {
     for (int i = 0; i < c->reserves; i++) {
         const choices_reserve *r = &c->reserve[i];
-        reserve_note(out, r->communicators, r->bytes);
-        if (r->graph_nodes > 0)
-            reserve_note_graphs(out, r->graph_nodes, r->graph_bytes);
+        reserve_note(out, r->communicators, r->bytes, r->graph_nodes, r->graph_bytes);
     }
 }
 
@@ -164,16 +162,6 @@ status choices_write(const choices *c, const char *path)
 }
 
 /* ---- among ranks ----------------------------------------------------------------------------------------------- */
-
-void choices_share(choices *c, comm_group *all)
-{
-    comm_broadcast_bytes(all, &c->count, sizeof c->count, 0);
-    c->item = must_realloc(c->item, (unsigned long)(c->count + 1) * sizeof *c->item);
-    comm_broadcast_bytes(all, c->item, (int64_t)c->count * (int64_t)sizeof *c->item, 0);
-    comm_broadcast_bytes(all, &c->reserves, sizeof c->reserves, 0);
-    c->reserve = must_realloc(c->reserve, (unsigned long)(c->reserves + 1) * sizeof *c->reserve);
-    comm_broadcast_bytes(all, c->reserve, (int64_t)c->reserves * (int64_t)sizeof *c->reserve, 0);
-}
 
 /* The members' lists as one table of `*most` places each, those after a member's last with an empty key; to be
  * freed. */

@@ -46,8 +46,6 @@ status choices_write(const choices *c, const char *path);
 /* What the file holds; the caller's to free. */
 char *choices_text(const choices *c);
 
-/* Collective. The first member's table becomes everybody's. */
-void choices_share(choices *c, comm_group *all);
 /* Collective. Each key that any rank's device wants and the table lacks is timed (or guessed) by the first rank that
  * wants it; then the tables are equal again, and every device goes by them. */
 status choices_settle(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing);

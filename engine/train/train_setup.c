@@ -253,13 +253,24 @@ void training_measure_reserve(training *t)
     note_reserve(t, mine);
 }
 
+/* Collective. The first member's table becomes everybody's. */
+static void share_choices(choices *c, comm_group *all)
+{
+    comm_broadcast_bytes(all, &c->count, sizeof c->count, 0);
+    c->item = must_realloc(c->item, (unsigned long)(c->count + 1) * sizeof *c->item);
+    comm_broadcast_bytes(all, c->item, (int64_t)c->count * (int64_t)sizeof *c->item, 0);
+    comm_broadcast_bytes(all, &c->reserves, sizeof c->reserves, 0);
+    c->reserve = must_realloc(c->reserve, (unsigned long)(c->reserves + 1) * sizeof *c->reserve);
+    comm_broadcast_bytes(all, c->reserve, (int64_t)c->reserves * (int64_t)sizeof *c->reserve, 0);
+}
+
 static status open_executor(training *t)
 {
     comm_group *all = comm_world(t->world);
     watchdog_enter(t->watchdog, DURING_SETUP, comm_rank(t->world) == 0, 0, "reading what was chosen by timing");
     TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
-    choices_share(&t->choices, all);
+    share_choices(&t->choices, all);
     if (t->device->communication) { /* bytes of the GPU: as an earlier run on such a GPU has measured, or assumed */
         RELEASED_BY(groups_free) groups g = {0};
         groups_find(&g, &t->compiled);

@@ -492,14 +492,11 @@ bool reserve_is_measured(const reserve *r, int communicators, int64_t nodes)
     return r->measured[row_of(communicators)] && (nodes == 0 || r->node_measured);
 }
 
-void reserve_note(reserve *r, int communicators, int64_t bytes)
+void reserve_note(reserve *r, int communicators, int64_t bytes, int64_t nodes, int64_t graphs)
 {
     r->bytes[row_of(communicators)] = bytes;
     r->measured[row_of(communicators)] = true;
-}
-
-void reserve_note_graphs(reserve *r, int64_t nodes, int64_t bytes)
-{
-    r->node = (double)bytes / (double)nodes;
-    r->node_measured = true;
+    if (nodes > 0)
+        r->node = (double)graphs / (double)nodes;
+    r->node_measured |= nodes > 0;
 }

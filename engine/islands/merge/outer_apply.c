@@ -256,17 +256,6 @@ void outer_take_weights(islands *o, int fragment)
     }
 }
 
-void outer_keep_change(islands *o)
-{
-    const outer_memory *memory = &o->core.memory;
-    for (int u = 0; u < o->core.units.count; u++) {
-        const outer_unit *m = mine(o, u);
-        outer_move_gather(o->move, memory->values, u);
-        for (int64_t i = 0; m && i < o->core.units.list[u].elements; i++)
-            memory->rest[m->at + i] = memory->values[i] - memory->reference[m->at + i];
-    }
-}
-
 void outer_take_reference(islands *o, bool with_rest)
 {
     const outer_memory *memory = &o->core.memory;

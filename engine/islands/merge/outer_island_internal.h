@@ -151,8 +151,7 @@ void outer_merge_changes(islands *o, bool took_part);
 void outer_merge_weights(islands *o, bool mean);
 /* The weights of a fragment take the reference. */
 void outer_settle(islands *o, int fragment);
-/* rest = weights - reference, of all units; and the weights = reference + rest, or the reference alone. */
-void outer_keep_change(islands *o);
+/* The weights of all units become reference + rest, or the reference alone. */
 void outer_take_reference(islands *o, bool with_rest);
 /* The weights of a fragment become the reference, and the reverse. */
 void outer_give_reference(islands *o, int fragment);

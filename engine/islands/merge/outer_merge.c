@@ -177,6 +177,19 @@ void outer_begin_anew(islands *o, islands_position *p, int64_t step, int64_t upd
         o->merged_at[f] = step;
 }
 
+/* rest = weights - reference, of all units. */
+static void keep_change(islands *o)
+{
+    const outer_memory *memory = &o->core.memory;
+    const outer_units *all = &o->core.units;
+    for (int u = 0; u < all->count; u++) {
+        outer_move_gather(o->move, memory->values, u);
+        int64_t at = all->mine_of[u] < 0 ? -1 : all->mine[all->mine_of[u]].at;
+        for (int64_t i = 0; at >= 0 && i < all->list[u].elements; i++)
+            memory->rest[at + i] = memory->values[i] - memory->reference[at + i];
+    }
+}
+
 status outer_catch_up(islands *o, islands_position *p, bool keep)
 {
     outer *c = &o->core;
@@ -188,7 +201,7 @@ status outer_catch_up(islands *o, islands_position *p, bool keep)
         membership_set_state(c->membership,
                              &(membership_state){.taking = true, .merge = c->merge, .history = c->history});
     if (keep)
-        outer_keep_change(o);
+        keep_change(o);
     for (bool done = false; !done; outer_nap(c)) {
         TRY(fetch_all(&done, o, &merge, &step, &updates, until));
         if (!done && c->now > until)

@@ -34,7 +34,7 @@ extern const reserve reserve_assumed;
 /* With graphs of so many nodes (compile_graph_nodes); 0: without graphs. */
 int64_t reserve_bytes(const reserve *r, int communicators, int64_t nodes);
 bool reserve_is_measured(const reserve *r, int communicators, int64_t nodes);
-/* A run with so many communicators has used `bytes` without graphs, and `graphs` for graphs of `nodes` nodes, 0: none. */
+/* A run with so many communicators has used `bytes` without graphs, `graphs` for graphs of `nodes` nodes; 0: none. */
 void reserve_note(reserve *r, int communicators, int64_t bytes, int64_t nodes, int64_t graphs);
 
 enum { PROFILE_TILES = 4, PROFILE_LENGTHS = 8, PROFILE_NAME = 64 };

@@ -293,16 +293,12 @@ status safetensors_writer_open(safetensors_writer **out, const char *path, const
 {
     atomic_file *file;
     TRY(atomic_open(&file, path));
-    safetensors_writer *w = must_calloc(1, sizeof *w);
+    AUTO(safetensors_writer) *w = must_calloc(1, sizeof *w);
     w->file = file;
     safetensors_layout_make(&w->layout, tensors, count, metadata);
     w->crc32c = crc32c(0, w->layout.header, w->layout.header_bytes);
-    status s = atomic_write(file, w->layout.header, w->layout.header_bytes);
-    if (s != STATUS_OK) {
-        safetensors_writer_abandon(w);
-        return s;
-    }
-    *out = w;
+    TRY(atomic_write(file, w->layout.header, w->layout.header_bytes));
+    *out = TAKE(w);
     return STATUS_OK;
 }
 

@@ -72,3 +72,4 @@ status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t 
 /* All declared bytes have been written. Frees `w`, also on failure. */
 status safetensors_writer_close(safetensors_writer *w);
 void safetensors_writer_abandon(safetensors_writer *w);
+AUTO_CLOSES(safetensors_writer, safetensors_writer_abandon)

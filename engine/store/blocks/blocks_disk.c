@@ -14,6 +14,7 @@
 #include "engine/system/reading.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_FILES = 1 << 16, PATH = 4096, NAME = 80 };
 static const double ADMISSION = 10; /* seconds */
@@ -154,7 +155,7 @@ static int64_t scan(int *count, blocks_disk *d, int locks)
 {
     int64_t sum = 0;
     *count = 0;
-    DIR *folder = opendir(d->folder);
+    AUTO(DIR) *folder = opendir(d->folder);
     if (!folder)
         return 0;
     for (struct dirent *f; (f = readdir(folder));) {
@@ -170,7 +171,6 @@ static int64_t scan(int *count, blocks_disk *d, int locks)
         if (!e.unfinished && *count < MOST_FILES)
             d->entries[(*count)++] = e;
     }
-    closedir(folder);
     return sum;
 }
 
@@ -241,9 +241,7 @@ static int open_file(const blocks_disk *d, const blocks_name *name, int64_t byte
 
 bool blocks_disk_has(const blocks_disk *d, const blocks_name *name, int64_t bytes)
 {
-    int file = open_file(d, name, bytes);
-    if (file >= 0)
-        close(file);
+    AUTO_CLOSE file = open_file(d, name, bytes);
     return file >= 0;
 }
 
@@ -251,12 +249,11 @@ blocks_sight blocks_disk_read(const blocks_disk *d, void *to, const blocks_name 
 {
     uint32_t crc;
     int64_t offset = chunk * BLOCKS_CHUNK, count = bytes - offset < BLOCKS_CHUNK ? bytes - offset : BLOCKS_CHUNK;
-    int file = open_file(d, name, bytes);
+    AUTO_CLOSE file = open_file(d, name, bytes);
     if (file < 0)
         return errno == ENOENT ? BLOCKS_MISSING : BLOCKS_DAMAGED;
     bool good = reading_exactly(file, to, offset, count) &&
                 reading_exactly(file, &crc, bytes + 4 * chunk, sizeof crc) && crc32c(0, to, count) == crc;
-    close(file);
     return good ? BLOCKS_THERE : BLOCKS_DAMAGED;
 }
 
@@ -332,21 +329,11 @@ bool blocks_disk_remove(const blocks_disk *d, const blocks_name *name)
 /* Can it be written to, and locked? What processes have left that are no more goes, and what is too much. */
 static bool try_folder(blocks_disk *d)
 {
-    int locks = blocks_disk_descriptor(d);
-    if (locks < 0)
+    AUTO_CLOSE locks = blocks_disk_descriptor(d); /* and unlocked */
+    if (locks < 0 || !lock_admission(locks))
         return false;
-    bool good = lock_admission(locks);
-    if (good) {
-        int64_t used = evict(d, locks, d->bytes);
-        good = pwrite(locks, &used, sizeof used, 0) == sizeof used;
-        int error = errno;
-        (void)set_lock(locks, 0, F_UNLCK);
-        errno = error;
-    }
-    int error = errno;
-    close(locks);
-    errno = error;
-    return good;
+    int64_t used = evict(d, locks, d->bytes);
+    return pwrite(locks, &used, sizeof used, 0) == sizeof used;
 }
 
 status blocks_disk_open(blocks_disk **out, const char *folder, int64_t bytes)

@@ -27,19 +27,15 @@ static bool is_bucket(const char *name)
 status object_split(char **bucket, char **key, const char *url)
 {
     enum { MOST_KEY = 1024 };
-    const char *begin = url + 5, *slash = strchr(begin, '/');
-    char *name = must_format("%.*s", (int)strcspn(begin, "/"), begin);
-    bool sound = object_is_url(url) && is_bucket(name),
-         key_sound = !slash || (strlen(slash + 1) <= MOST_KEY && !log_has_control(slash + 1));
-    if (sound && key_sound) {
-        *bucket = name;
-        *key = must_strdup(slash ? slash + 1 : "");
-        return STATUS_OK;
-    }
-    free(name);
-    if (sound)
+    AUTO_FREE char *name = object_is_url(url) ? must_format("%.*s", (int)strcspn(url + 5, "/"), url + 5) : NULL;
+    if (!name || !is_bucket(name))
+        return status_fail(STATUS_USAGE, "%s is no path of an object store: s3://BUCKET/KEY", url);
+    const char *slash = strchr(url + 5, '/');
+    if (slash && (strlen(slash + 1) > MOST_KEY || log_has_control(slash + 1)))
         return status_fail(STATUS_USAGE, "the key of an s3:// path has a control character or more than 1,024 bytes");
-    return status_fail(STATUS_USAGE, "%s is no path of an object store: s3://BUCKET/KEY", url);
+    *key = must_strdup(slash ? slash + 1 : "");
+    *bucket = TAKE(name);
+    return STATUS_OK;
 }
 
 status object_open(object_store **out, const char *bucket, const object_limits *limits)

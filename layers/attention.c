@@ -77,7 +77,7 @@ static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, 
 static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_inputs *in, const mixer_input *from)
 {
     const op_attributes at = attributes_of(a, in);
-    tensor *bias = a->qkv_bias ? recorder_weight(r, a->qkv_bias) : NULL;
+    tensor *bias = recorder_weight(r, a->qkv_bias);
     tensor *full = layer_enter(r, from->x);                                                  /* [tokens, hidden] */
     tensor *qkv = record_linear(r, "attention/qkv", full, recorder_weight(r, a->qkv), bias); /* heads over the ranks */
     record_qkv heads = record_split_heads(r, qkv, &at);
@@ -89,7 +89,7 @@ static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_i
         record_rope(r, "attention/rope", &heads, in->positions, a->local ? in->rope_table_local : in->rope_table,
                     &turn);
     }
-    tensor *sinks = a->sinks ? recorder_weight(r, a->sinks) : NULL;
+    tensor *sinks = recorder_weight(r, a->sinks);
     if (!from->states) {
         share_keys(r, &heads, in);
         return attend(r, a, in, &heads, sinks, at);
@@ -126,7 +126,7 @@ static tensor *normalise_latent(recorder *r, const char *name, tensor *x, const 
 
 static tensor *multiply_down(recorder *r, const char *name, tensor *x, const parameter *w, const parameter *bias)
 {
-    return record_linear(r, name, x, recorder_weight(r, w), bias ? recorder_weight(r, bias) : NULL);
+    return record_linear(r, name, x, recorder_weight(r, w), recorder_weight(r, bias));
 }
 
 /* Queries of all tokens, [tokens, heads head_size]. */
@@ -182,7 +182,7 @@ static tensor *attend_latents(recorder *r, const attention_layer *a, const layer
 
 static tensor *project(recorder *r, const attention_layer *a, tensor *y)
 {
-    tensor *out_bias = a->out_bias ? recorder_weight(r, a->out_bias) : NULL; /* on the group's first rank only */
+    tensor *out_bias = recorder_weight(r, a->out_bias); /* on the group's first rank only */
     return layer_leave(r, record_linear(r, "attention/out", y, recorder_weight(r, a->out), out_bias));
 }
 

@@ -19,11 +19,6 @@ typedef struct routed {
     bool slots;    /* tokens travel in slots */
 } routed;
 
-static tensor *weight_or_none(recorder *r, const parameter *p)
-{
-    return p ? recorder_weight(r, p) : NULL;
-}
-
 static routed route_tokens(recorder *r, const experts_layer *e, const layer_inputs *in, tensor *x)
 {
     static const char name[] = "experts/router";
@@ -34,8 +29,8 @@ static routed route_tokens(recorder *r, const experts_layer *e, const layer_inpu
     MUST(!e->fp32_logits || !e->router_bias, "%s: logits in fp32 have no bias", name);
     /* Logits nearer each other than a step of 16 bits are told apart in fp32 alone. */
     out.logits = e->fp32_logits ? record_linear_wide(r, name, x, w)
-                                : record_linear(r, name, x, w, weight_or_none(r, e->router_bias));
-    tensor *bias = e->bias ? recorder_weight(r, e->bias) : NULL;
+                                : record_linear(r, name, x, w, recorder_weight(r, e->router_bias));
+    tensor *bias = recorder_weight(r, e->bias);
     record_route(r, "experts/route", &out.weights, &out.experts, out.logits, bias, &e->routing);
     out.own = out.experts;
     recorder_keep(out.weights); /* a choice that was made again might be another */
@@ -57,12 +52,12 @@ static routed route_tokens(recorder *r, const experts_layer *e, const layer_inpu
 static tensor *compute_rows(recorder *r, const experts_layer *e, tensor *rows, tensor *offsets)
 {
     tensor *h = record_grouped_linear(r, "experts/up", rows, recorder_weight(r, e->up), offsets,
-                                      weight_or_none(r, e->up_bias)); /* [rows, 2 ffn] */
+                                      recorder_weight(r, e->up_bias)); /* [rows, 2 ffn] */
     tensor *a = e->limit > 0 ? record_swiglu_clamped(r, "experts/swiglu", h, e->limit, e->slope)
                 : e->gelu    ? record_geglu(r, "experts/geglu", h)
                              : record_swiglu(r, "experts/swiglu", h);
     return record_grouped_linear(r, "experts/down", a, recorder_weight(r, e->down), offsets,
-                                 weight_or_none(r, e->down_bias));
+                                 recorder_weight(r, e->down_bias));
 }
 
 /* What this rank's experts make of the rows of one wave, added to `sum` (NULL: none yet). */

@@ -70,7 +70,7 @@ tensor *layer_multiply(recorder *r, tensor *x, double multiplier)
 
 static record_norm_of norm_with(recorder *r, const norm_layer *n, const layer_inputs *in)
 {
-    tensor *bias = n->bias ? recorder_weight(r, n->bias) : NULL;
+    tensor *bias = recorder_weight(r, n->bias);
     return (record_norm_of){recorder_weight(r, n->weight), bias, in->epsilon, n->offset};
 }
 

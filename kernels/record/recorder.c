@@ -173,6 +173,8 @@ op *recorder_record(recorder *r, const char *name, const op *like, unsigned outp
 
 tensor *recorder_weight(recorder *r, const parameter *p)
 {
+    if (!p)
+        return NULL;
     MUST(p->number < r->parameters, "%s: parameter %d of %d", p->name, p->number, r->parameters);
     const storage *s = &r->storage[p->number];
     recorder_parameter *known = &r->known[p->number];

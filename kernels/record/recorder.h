@@ -97,7 +97,7 @@ tensor *recorder_columns(recorder *r, tensor *of, int64_t first, int64_t count);
 /* One row of a matrix, as a vector. */
 tensor *recorder_row(recorder *r, tensor *of, int64_t row);
 /* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call
- * is a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
+ * is a use, and each use answers with one recorder_gradient_done() when its gradient is complete. NULL where `p` is. */
 tensor *recorder_weight(recorder *r, const parameter *p);
 
 /* Differentiation begins at `t`, too, whose cotangent another body makes. */

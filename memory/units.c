@@ -31,6 +31,27 @@ const char *units_count(char out[UNITS_TEXT], double count)
     return scaled(out, count, 1000, unit, 5);
 }
 
+static const char *in_words(char out[UNITS_TEXT], double value, double step, const char *const *unit)
+{
+    const char *const *first = unit;
+    for (; value >= step && unit[1]; unit++)
+        value /= step;
+    snprintf(out, UNITS_TEXT, "%.*f%s", unit > first, value, *unit);
+    return out;
+}
+
+const char *units_bytes_in_words(char out[UNITS_TEXT], double bytes)
+{
+    static const char *const unit[] = {" bytes", " KiB", " MiB", " GiB", " TiB", NULL};
+    return in_words(out, bytes, 1024, unit);
+}
+
+const char *units_count_in_words(char out[UNITS_TEXT], double count)
+{
+    static const char *const unit[] = {"", " thousand", " million", " billion", NULL};
+    return in_words(out, count, 1000, unit);
+}
+
 const char *units_duration(char out[UNITS_TEXT], double seconds)
 {
     bool known = seconds >= 0 && seconds < 1e10;

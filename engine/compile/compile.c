@@ -7,7 +7,7 @@
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/step/place.h"
 #include "engine/compile/step/recompute.h"
-#include "engine/compile/time/transfer_choice.h"
+#include "engine/compile/time/prices.h"
 #include "engine/config/config.h"
 #include "memory/arena.h"
 #include "memory/scope.h"

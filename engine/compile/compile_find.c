@@ -4,7 +4,7 @@
 
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/step/compile_program.h"
-#include "engine/compile/time/plan_price.h"
+#include "engine/compile/time/prices.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "memory/scope.h"

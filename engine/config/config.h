@@ -135,7 +135,7 @@ typedef struct config {
         int64_t steps, sequence;
         int micro_batch;            /* sequences per rank and micro-batch */
         int global_batch;           /* sequences per optimizer step over all ranks; with a ramp, at its end */
-        config_integers batch_ramp; /* step, batch, step, batch, ... (batch_ramp.h) */
+        config_integers batch_ramp; /* step, batch, step, batch, ... (batch_ramp_samples()) */
         precision_kind precision;
         config_device device;
         bool tf32;          /* on a GPU, fp32 products may round their operands */
@@ -236,7 +236,7 @@ typedef struct config {
 status config_load(config *out, const char *path, int overrides, char *const *override);
 
 /* As config_load, from a text that a program has written (a checkpoint's, a run's): it may include no file and name no
- * variable of the environment (config_read.h). `name` is the file in messages. */
+ * variable of the environment (config_read_text()). `name` is the file in messages. */
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides,
                     char *const *override);
 /* From a user's text in memory, as config_load reads the file `name`. */

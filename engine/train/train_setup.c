@@ -12,7 +12,7 @@
 #include "engine/islands/islands.h"
 #include "engine/run/batch.h"
 #include "engine/compile/model/groups.h"
-#include "engine/compile/time/transfer_choice.h"
+#include "engine/compile/time/prices.h"
 #include "engine/compile/time/profile.h"
 #include "engine/run/trace.h"
 #include "engine/system/atomic.h"

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "engine/compile/plan/plan.h"
-#include "engine/compile/plan/plan_text.h"
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/system/crc32c.h"

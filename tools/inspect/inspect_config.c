@@ -42,13 +42,13 @@ static const char *key_of(const json_t *object, const char *key)
 
 void inspect_print_config(const json_t *object)
 {
-    char parameters[32], active[64], tokens[32];
+    char active[64];
     int64_t each = inspect_get(object, "tokens_per_step");
     printf("configuration %s\n", inspect_text(object, "path"));
     printf("  model: %s, %s layers of width %s, %s parameters%s\n", key_of(object, "model.architecture"),
            key_of(object, "model.layers"), key_of(object, "model.hidden_size"),
-           inspect_count(parameters, inspect_get(object, "parameters")), inspect_active(active, object));
-    printf("  training: %s steps of %s tokens, %s, on %s\n", key_of(object, "train.steps"), inspect_count(tokens, each),
+           COUNT_IN_WORDS(inspect_get(object, "parameters")), inspect_active(active, object));
+    printf("  training: %s steps of %s tokens, %s, on %s\n", key_of(object, "train.steps"), COUNT_IN_WORDS(each),
            key_of(object, "train.precision"), key_of(object, "train.device"));
     /* What the ranks that share a model are; data-parallel ones are whatever is left of a job's. */
     int size[GRID_AXES];

@@ -169,13 +169,12 @@ status inspect_gather_data(json_t **out, const inspect_request *r)
 
 void inspect_print_data(const json_t *object)
 {
-    char text[32];
     const json_t *lengths = json_object_get(object, "lengths"), *histogram = json_object_get(lengths, "histogram");
     const json_t *samples = json_object_get(object, "samples");
     printf("data set %s\n  documents: %" PRId64 "\n", inspect_text(object, "path"), inspect_get(object, "documents"));
     printf("  tokens: %" PRId64, inspect_get(object, "tokens"));
     if (inspect_get(object, "tokens") >= 1000)
-        printf(" (%s)", inspect_count(text, inspect_get(object, "tokens")));
+        printf(" (%s)", COUNT_IN_WORDS(inspect_get(object, "tokens")));
     printf(", stored as %s\n", inspect_text(object, "dtype"));
     if (json_object_get(object, "largest_id"))
         printf("  largest token id: %" PRId64 "\n  unigram entropy: %.4f nats a token\n",

@@ -251,12 +251,10 @@ static void print_keys(const json_t *object, const char *list, const char *title
 static void print_weights(const json_t *object)
 {
     const json_t *w = json_object_get(object, "weights"), *types = json_object_get(w, "elements");
-    char bytes[32];
     if (!w)
         return;
     printf("  weights: %" PRId64 " tensors in %" PRId64 " file%s, %s, ", inspect_get(w, "tensors"),
-           inspect_get(w, "files"), inspect_get(w, "files") == 1 ? "" : "s",
-           inspect_bytes(bytes, inspect_get(w, "bytes")));
+           inspect_get(w, "files"), inspect_get(w, "files") == 1 ? "" : "s", BYTES_IN_WORDS(inspect_get(w, "bytes")));
     const char *between = "";
     for (void *i = json_object_iter((json_t *)(uintptr_t)types); i;
          i = json_object_iter_next((json_t *)(uintptr_t)types, i), between = " and ")
@@ -313,14 +311,14 @@ static void print_model(const json_t *object)
 
 void inspect_print_huggingface(const json_t *object)
 {
-    char count[32], active[64];
+    char active[64];
     const char *path = inspect_text(object, "path"), *architecture = inspect_text(object, "architecture");
     printf("Hugging Face folder %s\n", path);
     if (architecture) {
         const json_t *keys = json_object_get(object, "model");
         printf("  model: %s (%s), %s layers of width %s, %s parameters (%" PRId64 ")%s\n", architecture,
                inspect_text(object, "class"), inspect_text(keys, "model.layers"),
-               inspect_text(keys, "model.hidden_size"), inspect_count(count, inspect_get(object, "parameters")),
+               inspect_text(keys, "model.hidden_size"), COUNT_IN_WORDS(inspect_get(object, "parameters")),
                inspect_get(object, "parameters"), inspect_active(active, object));
     }
     print_weights(object);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "memory/status.h"
+#include "memory/units.h"
 
 typedef struct inspect_request {
     const char *path;
@@ -36,9 +37,6 @@ json_t *inspect_object(const char *kind, const char *path);
 /* A member of an object; 0 or NULL if it is not there. */
 int64_t inspect_get(const json_t *object, const char *key);
 const char *inspect_text(const json_t *object, const char *key);
-/* "1.2 MiB", "1.2 million" */
-const char *inspect_bytes(char out[32], int64_t bytes);
-const char *inspect_count(char out[32], int64_t count);
 /* ", of which 12.9 billion compute a token" of an object with `parameters` and `active_parameters`; "" where all do. */
 const char *inspect_active(char out[64], const json_t *object);
 bool inspect_ends_with(const char *text, const char *end);

@@ -97,10 +97,9 @@ void inspect_print_run(const json_t *object)
 {
     const json_t *last = json_object_get(object, "last"), *evaluation = json_object_get(object, "last_evaluation");
     const json_t *list = json_object_get(object, "checkpoints"), *summary = json_object_get(object, "summary");
-    char text[32];
     printf("run %s\n", inspect_text(object, "path"));
     if (json_object_get(summary, "parameters"))
-        printf("  parameters: %s\n", inspect_count(text, inspect_get(summary, "parameters")));
+        printf("  parameters: %s\n", COUNT_IN_WORDS(inspect_get(summary, "parameters")));
     if (last) {
         print_number("  last step ", last, "step", 15, ":");
         print_number(" loss ", last, "loss", 9, "");

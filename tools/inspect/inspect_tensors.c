@@ -70,14 +70,14 @@ static void sort_tensors(json_t *object)
 static void print_tensor(const json_t *t, int width)
 {
     const json_t *shape = json_object_get(t, "shape");
-    char text[256] = "[", bytes[32];
+    char text[256] = "[";
     size_t used = 1;
     for (size_t d = 0; d < json_array_size(shape) && used < 200; d++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", d ? ", " : "",
                                  (long long)json_integer_value(json_array_get(shape, d)));
     snprintf(text + used, sizeof text - used, "]");
     printf("  %-*s  %-8s  %-20s  %11s", width, inspect_text(t, "section"), inspect_text(t, "dtype"), text,
-           inspect_bytes(bytes, inspect_get(t, "bytes")));
+           BYTES_IN_WORDS(inspect_get(t, "bytes")));
     if (inspect_get(t, "pieces") > 1)
         printf("  in %" PRId64 " pieces", inspect_get(t, "pieces"));
     printf("  %s\n", inspect_text(t, "name"));
@@ -85,9 +85,8 @@ static void print_tensor(const json_t *t, int width)
 
 static void print_total(const char *section, int width, const json_t *total)
 {
-    char count[32], bytes[32];
     printf("  %-*s  %8" PRId64 "  %14s  %12s\n", width, section, inspect_get(total, "tensors"),
-           inspect_count(count, inspect_get(total, "elements")), inspect_bytes(bytes, inspect_get(total, "bytes")));
+           COUNT_IN_WORDS(inspect_get(total, "elements")), BYTES_IN_WORDS(inspect_get(total, "bytes")));
 }
 
 static void print_tensors(const json_t *object)

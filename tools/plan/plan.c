@@ -7,7 +7,6 @@
 #include "engine/config/config.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/plan/plan.h"
-#include "engine/compile/plan/plan_text.h"
 #include "engine/files/facts.h"
 #include "engine/files/output.h"
 #include "engine/islands/islands.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/plan/plan_text.h"
+#include "engine/compile/plan/plan.h"
 #include "engine/config/config.h"
 #include "engine/config/scalar.h"
 #include "engine/files/output.h"

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "engine/compile/plan/plan.h"
-#include "engine/compile/plan/plan_text.h"
 #include "engine/config/config.h"
 #include "engine/state/weights/weights.h"
 #include "engine/system/atomic.h"

@@ -49,7 +49,7 @@ typedef struct compile_options {
     int ramp[COMPILE_RAMP];        /* micro-batches of the steps before, ascending; 0: no more */
     bool document_mask;
     layer_balance router_over; /* of the loss that balances experts */
-    layer_transfers transfers; /* chosen by transfer_choice.h */
+    layer_transfers transfers; /* chosen by transfer_choose() */
     grid grid;
     config_layout layout; /* its list of layers and its words are the caller's */
     /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_program.h);

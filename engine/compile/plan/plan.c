@@ -10,7 +10,7 @@
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
 #include "engine/compile/step/compile_program.h"
-#include "engine/compile/time/transfer_choice.h"
+#include "engine/compile/time/prices.h"
 #include "engine/compile/step/recompute.h"
 #include "engine/compile/step/place.h"
 #include "kernels/token.h"

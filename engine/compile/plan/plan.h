@@ -8,9 +8,12 @@
  */
 #pragma once
 
+#include <stdio.h>
+
 #include "engine/compile/compile.h"
-#include "engine/compile/time/plan_price.h"
+#include "engine/compile/time/prices.h"
 #include "engine/compile/time/timing.h"
+#include "engine/files/facts.h"
 
 /* Facts of one compiled rank. Bytes, unless it says otherwise. */
 typedef struct plan_rank {
@@ -88,3 +91,16 @@ const plan_rank *plan_neediest(const plan *p);
 bool plan_fits(const plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */
 void plan_measure(plan_rank *out, const compiled *c);
+
+/* A plan in words: for a person, for programs, and the program of one rank op by op. */
+
+/* STATUS_USAGE where the plan does not fit the profile's device, with how much is missing, and where. */
+status plan_text_verdict(const plan *p);
+/* For a person. */
+void plan_text_report(FILE *out, const plan *p);
+/* The same facts for programs, as members of an object. */
+void plan_text_facts(fact_writer *out, const plan *p);
+/* The coordinates of `shown` as members of an object: "tensor": 2, "data": 4 */
+void plan_text_coordinates(fact_writer *out, const int value[GRID_AXES], unsigned shown);
+/* The training program of a rank, one op a line. */
+void plan_text_listing(FILE *out, const compiled *c);

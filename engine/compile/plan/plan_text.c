@@ -1,5 +1,5 @@
 #include "engine/compile/compile_find.h"
-#include "engine/compile/plan/plan_text.h"
+#include "engine/compile/plan/plan.h"
 
 #include <math.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/compile.h"
-#include "engine/compile/time/transfer_choice.h"
+#include "engine/compile/time/prices.h"
 #include "kernels/heads.h"
 #include "kernels/record/operands.h"
 #include "kernels/token.h"

@@ -9,7 +9,7 @@
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_program.h"
-#include "engine/compile/time/transfer_choice.h"
+#include "engine/compile/time/prices.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "memory/scope.h"

@@ -1,4 +1,4 @@
-#include "engine/compile/time/plan_price.h"
+#include "engine/compile/time/prices.h"
 
 #include <stdlib.h>
 

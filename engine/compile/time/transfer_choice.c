@@ -1,4 +1,4 @@
-#include "engine/compile/time/transfer_choice.h"
+#include "engine/compile/time/prices.h"
 
 #include "engine/compile/model/tokens.h"
 #include "models/decoder.h"

@@ -4,7 +4,7 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/model/optimizer.h"
-#include "engine/compile/time/plan_price.h"
+#include "engine/compile/time/prices.h"
 #include "kernels/host_device.h"
 #include "memory/log.h"
 #include "models/parts.h"

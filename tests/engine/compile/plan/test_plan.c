@@ -6,7 +6,6 @@
 #include "engine/compile/compile_find.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/plan/plan.h"
-#include "engine/compile/plan/plan_text.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/parts.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/time/transfer_choice.h"
+#include "engine/compile/time/prices.h"
 #include "kernels/attention.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"

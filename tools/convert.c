@@ -25,12 +25,9 @@ static status show(void *context, int64_t done, int64_t total)
 static void say(const weights *w, const char *to, double seconds, int64_t bytes)
 {
     const model_shape *shape = weights_shape(w);
-    char parameters[UNITS_TEXT], size[UNITS_TEXT], rate[UNITS_TEXT];
-    units_count(parameters, (double)parts_parameters(shape));
-    units_bytes(size, (double)bytes);
-    units_bytes(rate, (double)bytes / (seconds > 1e-9 ? seconds : 1e-9));
-    log_info("%s: %s, %s parameters, %s in %.1f s (%s/s)", to, shape_traits_of(shape->architecture)->name, parameters,
-             size, seconds, rate);
+    log_info("%s: %s, %s parameters, %s in %.1f s (%s/s)", to, shape_traits_of(shape->architecture)->name,
+             COUNT_TEXT(parts_parameters(shape)), BYTES_TEXT(bytes), seconds,
+             BYTES_TEXT((double)bytes / (seconds > 1e-9 ? seconds : 1e-9)));
 }
 
 static status convert(const char *from, const char *to, int format, int type, int64_t shard_bytes, bool force)

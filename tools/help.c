@@ -28,55 +28,39 @@ EMBED(help_storage, "tools/help/storage.txt");
 
 /* ---- what programs ask for ---- */
 
-/* The commands, the configuration's keys: a word a line. */
-static void print_words(void)
+/* The commands, a word a line. */
+static void print_words(FILE *out)
 {
     for (int i = 0; commands_at(i); i++)
-        puts(commands_at(i)->name);
-    puts("help");
+        fprintf(out, "%s\n", commands_at(i)->name);
+    fputs("help\n", out);
 }
 
-/* Each with the words that it may be. */
-static void print_keys(void)
-{
-    config_words(stdout);
-}
-
-static void print_schema(void)
-{
-    config_schema(stdout);
-}
-
-static void print_manual(void)
+static void print_manual(FILE *out)
 {
     fputs(".TH PHALANX 1 \"\" \"phalanx " COMMANDS_VERSION
           "\" \"User Commands\"\n.SH NAME\nphalanx \\- pretrains transformers "
           "across clusters\n.SH SYNOPSIS\n.B phalanx\n.I COMMAND\n...\n.SH COMMANDS\n",
-          stdout);
+          out);
     for (int i = 0; commands_at(i); i++) {
         char name[32], option[] = "--help-man", *arguments[] = {name, option, NULL};
         snprintf(name, sizeof name, "%s", commands_at(i)->name);
         commands_at(i)->main(2, arguments);
     }
-    fputs(".SS phalanx help [TOPIC]\n" HELP_SUMMARY "\n", stdout);
+    fputs(".SS phalanx help [TOPIC]\n" HELP_SUMMARY "\n", out);
     fputs(".SH EXIT STATUS\n0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved: run it "
           "again.\n",
-          stdout);
-}
-
-static void print_families(void)
-{
-    families_print(stdout);
+          out);
 }
 
 /* ---- topics ---- */
 
-static void print_topics(void);
+static void print_topics(FILE *out);
 
 static const struct {
     const char *name, *summary; /* summary NULL: not listed */
     const char *text;           /* NULL: */
-    void (*print)(void);
+    void (*print)(FILE *out);
 } topics[] = {{"configuration", "files, overrides, includes, variables, editors", help_configuration, NULL},
               {"planning", "from a file of ten lines to the line that starts the job", help_planning, NULL},
               {"layout", "choosing tensor, pipeline and data ranks", help_layout, NULL},
@@ -91,22 +75,22 @@ static const struct {
               {"columns", "what the columns on the screen and in a run's files mean", help_columns, NULL},
               {"megatron", "from Megatron-LM: its flags, and the keys that do the same", help_megatron, NULL},
               {"glossary", "our words, and the field's", help_glossary, NULL},
-              {"families", "what is read of Hugging Face's config.json, by architecture", NULL, print_families},
-              {"schema", "the configuration's keys as a JSON schema, for editors", NULL, print_schema},
+              {"families", "what is read of Hugging Face's config.json, by architecture", NULL, families_print},
+              {"schema", "the configuration's keys as a JSON schema, for editors", NULL, config_schema},
               {"man", NULL, NULL, print_manual},
               {"commands", NULL, NULL, print_words},
-              {"keys", NULL, NULL, print_keys},
+              {"keys", NULL, NULL, config_words},
               {"topics", NULL, NULL, print_topics}};
 
 enum { TOPICS = sizeof topics / sizeof *topics };
 
-static void print_topics(void)
+static void print_topics(FILE *out)
 {
     for (int i = 0; i < TOPICS; i++)
         if (topics[i].summary)
-            puts(topics[i].name);
+            fprintf(out, "%s\n", topics[i].name);
     for (int i = 0; commands_at(i); i++)
-        puts(commands_at(i)->name);
+        fprintf(out, "%s\n", commands_at(i)->name);
 }
 
 static void list(FILE *out)
@@ -125,7 +109,7 @@ static int say(const char *name)
             if (topics[i].text)
                 fputs(topics[i].text, stdout);
             else
-                topics[i].print();
+                topics[i].print(stdout);
             return STATUS_OK;
         }
         if (topics[i].summary)

@@ -21,9 +21,8 @@ struct ticker {
 
 static void print(ticker *t, double now)
 {
-    char took[UNITS_TEXT];
-    units_duration(took, now - t->begun);
-    fprintf(stderr, t->terminal ? "\r\033[Kphalanx: %s, %s" : "phalanx: %s, %s\n", t->doing, took);
+    fprintf(stderr, t->terminal ? "\r\033[Kphalanx: %s, %s" : "phalanx: %s, %s\n", t->doing,
+            units_duration((char[UNITS_TEXT]){0}, now - t->begun));
     fflush(stderr);
     t->drawn = t->terminal;
     t->fresh = false;

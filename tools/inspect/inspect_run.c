@@ -38,7 +38,7 @@ static int is_checkpoint(const struct dirent *entry)
 static json_t *list_checkpoints(const char *run)
 {
     json_t *list = json_array();
-    struct dirent **entries;
+    AUTO_FREE struct dirent **entries = NULL;
     AUTO_FREE char *folder = must_format("%s/checkpoints", run);
     int count = scandir(folder, &entries, is_checkpoint, alphasort);
     for (int i = 0; i < count; i++) {
@@ -47,8 +47,6 @@ static json_t *list_checkpoints(const char *run)
             json_array_append_new(list, json_string(entries[i]->d_name));
         free(entries[i]);
     }
-    if (count >= 0)
-        free(entries);
     return list;
 }
 

@@ -58,15 +58,13 @@ static void write_layer(FILE *out, const band *b, int layer)
 /* The highest layer is drawn first, so that each lower one covers its part. */
 static void write_band(FILE *out, const band *b)
 {
-    char bytes[UNITS_TEXT];
     double arena = b->ground - (double)b->row->arena * b->y_scale;
     for (int layer = LAYERS - 1; layer >= 0; layer--)
         write_layer(out, b, layer);
-    units_bytes(bytes, (double)b->row->arena);
     fprintf(out,
             "<path stroke=\"#444\" stroke-dasharray=\"4 3\" d=\"M%d %.1fh%d\"/>"
             "<text x=\"12\" y=\"%.0f\">%s</text><text x=\"%d\" y=\"%.0f\">%s</text>\n",
-            LEFT, arena, WIDTH, b->ground - 4, b->row->name, LEFT + WIDTH + 8, arena + 4, bytes);
+            LEFT, arena, WIDTH, b->ground - 4, b->row->name, LEFT + WIDTH + 8, arena + 4, BYTES_TEXT(b->row->arena));
 }
 
 static void write_legend(FILE *out, double y)

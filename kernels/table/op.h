@@ -246,7 +246,7 @@ typedef struct op_row {
     const char *name, *formula, *in_names, *out_names;
     uint8_t class;             /* op_class */
     uint8_t takes[OP_MAX_OUT]; /* by output: a mask of the inputs whose storage it may take */
-    uint16_t flags;
+    uint32_t flags;
     void (*infer)(op *o);
     op_cost (*cost)(const op *o);
     /* Given the op and the cotangents of its outputs (NULL where nothing flows back), record the gradient's ops. */

@@ -12,7 +12,6 @@
 
 #include <stdint.h>
 
-#include "engine/tracking/mlflow_login.h"
 #include "engine/tracking/mlflow_rest.h"
 
 #define TRACKER_FILE "mlflow.json"

@@ -13,7 +13,7 @@
 #include "engine/islands/islands.h"
 #include "engine/islands/meet/etcd.h"
 #include "engine/islands/wire/keys.h"
-#include "engine/tracking/mlflow_login.h"
+#include "engine/tracking/mlflow_rest.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"

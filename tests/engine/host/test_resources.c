@@ -9,7 +9,6 @@
 
 #include "engine/system/atomic.h"
 #include "engine/host/resources.h"
-#include "engine/host/resources_gpu.h"
 #include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"

@@ -101,7 +101,7 @@ static op *fused_op(pool *p, const op *product, const op *second, bool read_agai
     return o;
 }
 
-/* Does op `i` read what an op after `from` makes? */
+/* True if op `i` reads an output of an op after `from`. */
 static bool waits(const program *body, int from, int i)
 {
     for (int k = from + 1; k < i; k++)

@@ -10,13 +10,13 @@
 
 /* ---- refusal ------------------------------------------------------------------------------------------------- */
 
-/* A word of a list of operands' names, "x w bias? y+", cut into what it calls the operand and its marks: ?, + or =. */
+/* An entry of an operand list, "x w bias? y+": the operand's name and its marks: ?, + or =. */
 typedef struct operand {
     const char *name;
-    int length, marks; /* of the name, 0: there is none; of its marks behind it */
+    int length, marks; /* characters of the name, 0: there is none; characters of the marks that follow it */
 } operand;
 
-/* The first word of a list, which may be at its end; *rest: behind it. */
+/* Reads the first entry of a list, which may be empty; *rest moves past it. */
 static operand take_operand(const char **rest)
 {
     operand o = {.name = *rest};
@@ -32,7 +32,7 @@ static bool is_marked(const operand *o, char mark)
     return memchr(o->name + o->length, mark, (size_t)o->marks);
 }
 
-/* What the rows of the op table say of their operands, a bit each; texts are read once, since ops are made by the
+/* Properties of operands in the rows of the op table, a bit each; texts are read once, since ops are made by the
  * hundred thousand. */
 typedef struct operand_bits {
     uint8_t named, optional, described;
@@ -108,7 +108,7 @@ _Noreturn void operands_refuse(const op *o, const char *file, int line, const ch
     int used = add_operands(operands, 0, sizeof operands, op_row_of(o)->in_names, o->in, OP_MAX_IN);
     if (used < (int)sizeof operands)
         used += snprintf(operands + used, sizeof operands - (size_t)used, " ->");
-    /* an output not described yet says nothing */
+    /* an output not described yet matches any */
     tensor *described[OP_MAX_OUT] = {0};
     for (int i = 0; i < OP_MAX_OUT; i++) {
         described[i] = operands_described(o, i) ? o->out[i] : NULL;
@@ -206,7 +206,7 @@ static int count_inputs(const op *o, int slot, placement_kind kind)
     return n;
 }
 
-/* Is an input a share of a sum along the axis, where the op takes none or adds to what is none? */
+/* True if an input is a partial sum along the axis, where the op takes none or adds to a value that is not partial. */
 static bool sum_is_missing(const op *o, int slot, const char *rules)
 {
     if (count_inputs(o, slot, PLACE_PARTIAL) == 0)
@@ -248,8 +248,8 @@ static bool owner_alone(op *o, int slot)
     return true;
 }
 
-/* Inputs that are whole everywhere, and outputs too: no rule is needed. Along some axes each rank computes with what is
- * its own: nothing follows from what it has in common with others but for sums. */
+/* Places outputs where all inputs are replicated: no rule is needed, if outputs are replicated, too. Along some axes
+ * each rank computes with its own values, and only sums relate them to others' values. */
 static bool all_replicate(op *o, int slot)
 {
     const bool apart = slot >= AXIS_COORDINATES || axis_coordinates[slot].divides == AXIS_DIVIDES_LAYERS;

@@ -1,6 +1,6 @@
-/* What an op is given: that every operand is there, and that their placements fit one of the op's rules, along every
- * axis. What does not fit is an error in what made the op, and dies with the op's label and every operand's text.
- * Nothing is owned.
+/* Checks an op's operands: that every one is there, and that their placements fit one of the op's rules, along every
+ * axis. A misfit is an error of the code that made the op: the process dies with the op's label and every operand's
+ * text. The functions own no memory.
  *
  * Placements are rules in a small language, one letter an operand in the order of the op table, inputs > outputs:
  *     r replicate   s shared   p partial   0 1 2 shard(0), shard(1), shard(2)
@@ -23,8 +23,8 @@ bool operands_described(const op *o, int i);
 void operands_infer(op *o);
 /* Sets the placements of the outputs, along each axis by the first rule that matches. */
 void operands_place(op *o, const char *rules);
-/* Of communication: by the rules along the op's axis, elsewhere as the input's. What a reduction sums must be a partial
- * sum. */
+/* Places communication: by the rules along the op's axis, elsewhere as the input. The input of a reduction must be a
+ * partial sum. */
 void operands_place_along(op *o, const char *rules);
 /* Dies if `t`, which somebody reads outside a program, is still a partial sum. */
 void operands_whole(const tensor *t);

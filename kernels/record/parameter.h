@@ -1,11 +1,11 @@
-/* A parameter: one array of weights as this rank's part of the model has it, described once and then const. Where its
- * bytes are is in its storage (kernels/record/storage.h), what a recording knows of it by the recorder.
+/* A parameter: one array of weights as this rank's part of the model has it, described once and then const. Its storage
+ * (kernels/record/storage.h) has its bytes; the recorder keeps its state in a recording.
  *
  * `rows x columns` is the rank's tensor-parallel part (a vector is one row).
  *
  * A parameter is known to the world by Hugging Face's names: each *piece* says which rectangle of which named tensor is
- * where in the rank's part; an empty piece says that the rank has none of that tensor. What no piece covers is padding:
- * zero, never stored, its gradient never counted.
+ * where in the rank's part; an empty piece says that the rank has none of that tensor. Elements that no piece covers
+ * are padding: zero, never stored, its gradient never counted.
  */
 #pragma once
 
@@ -16,9 +16,9 @@
 typedef enum parameter_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } parameter_init;
 
 typedef struct parameter_piece {
-    rectangle of;        /* of Hugging Face's tensor, which has 1 or 2 dimensions */
+    rectangle of;        /* rectangle of Hugging Face's tensor, which has 1 or 2 dimensions */
     bool transposed;     /* element (i, j) of the named tensor is (j, i) here (GPT-2's Conv1D) */
-    int stacked;         /* the named tensor has so many matrices, one after the other; 0: it is one */
+    int stacked;         /* the number of matrices that the named tensor stacks, one after the other; 0: it is one */
     int64_t row, column; /* where the rectangle starts in the rank's part */
 } parameter_piece;
 
@@ -37,24 +37,24 @@ typedef struct parameter {
     bool vector;      /* shape [columns], one row */
     bool of_block;    /* a layer's, not of the model's ends */
     bool counted;     /* fp32; no gradient changes it, but counts of tokens do (op expert_bias) */
-    placements place; /* of the weight */
-    /* The axis whose ranks hold the same part and see other tokens: its gradient is a sum along it, its rows may be
-     * divided over it. */
+    placements place; /* the weight's placement */
+    /* The axis along which ranks hold the same part and see other tokens: its gradient is a sum along it, and it may
+     * divide the rows. */
     axis replicas;
     parameter_copies copies[PARAMETER_COPIES];
     int copy_count;
     unsigned sums; /* slots (kernels/table/axis.h) along which its gradient is a sum over the ranks */
     bool decay;
     parameter_init init;
-    float deviation; /* of INIT_NORMAL */
-    int chunk;       /* of this stage */
-    /* Number of the parameter of this rank whose weight it is, with a gradient of its own that is added to the other's;
-     * -1: none. So sums over micro-batches are the same whether the two are on one stage or apart. */
+    float deviation; /* standard deviation of INIT_NORMAL */
+    int chunk;       /* this stage's chunk */
+    /* Number of this rank's parameter that shares its weight but has a gradient of its own, which is added to the
+     * other's; -1: none. So sums over micro-batches are the same whether the two are on one stage or apart. */
     int shares;
-    parameter_piece *pieces; /* as many as names share the array; of the pool that has the parameter */
+    parameter_piece *pieces; /* one for each name that shares the array; the parameter's pool owns them */
     int piece_count;
-    /* In the stage's order of parameters: the same on every rank of the tensor group, whichever of them it lacks.
-     * Tables of what belongs to parameters are indexed by it. */
+    /* Index in the stage's order of parameters: the same on every rank of the tensor group, whichever of them it lacks.
+     * Tables of parameters' properties are indexed by it. */
     int number;
 } parameter;
 

@@ -1,4 +1,4 @@
-/* What a matrix product multiplies. An op of class PRODUCT is C[m, n] = A B (+ bias) (+ an addend, or C), A[m, k] and
+/* The operands of a matrix product. An op of class PRODUCT is C[m, n] = A B (+ bias) (+ an addend, or C), A[m, k] and
  * B[k, n] as they lie or transposed. Which operand is which, and along which dimension it has m, n or k, is said once,
  * in ops/product.c; costs, prices, cuts and both backends read it here. Tensors are the op's. */
 #pragma once
@@ -12,16 +12,16 @@ typedef struct matrix_product {
     tensor *a, *b, *c;
     bool a_turned, b_turned; /* A lies as [k, m]; B lies as [n, k] */
     bool accumulates;        /* C is a "+=" output: the product may be added to it, and is where `added` is C */
-    tensor *bias;            /* [n], added to each row; NULL: nothing */
-    tensor *added;           /* [m, n], added to the product: an addend, or C; NULL: nothing */
-    tensor *gelu;            /* [m, n] fused with it: z, written before y = gelu(z), or read for dz; NULL: nothing */
+    tensor *bias;            /* [n], added to each row; or NULL */
+    tensor *added;           /* [m, n], added to the product: an addend, or C; or NULL */
+    tensor *gelu;            /* [m, n] fused with it: z, written before y = gelu(z), or read for dz; or NULL */
 } matrix_product;
 
 typedef enum product_side { PRODUCT_M, PRODUCT_N, PRODUCT_K } product_side;
 
 /* What `o`, of class PRODUCT, multiplies; its output must be described. */
 matrix_product product_of(const op *o);
-/* Multiply-adds count 2; neither bias nor addend counts. */
+/* Returns the operands of `o`, of class PRODUCT; its output must be described. */
 double product_flops(const matrix_product *p);
 /* The dimension along which input `i` has rows m, columns n or depth k; -1: none. Every output is [m, n]. */
 int product_input_dim(const op *o, int i, product_side side);
@@ -35,7 +35,7 @@ static inline bool product_multiplies(const op *o)
     return op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_GROUPED);
 }
 
-/* The gradient of a weight: nothing of its micro-batch waits for it. */
+/* True for the gradient of a weight, which no op of its micro-batch waits for. */
 static inline bool product_is_free(const op *o)
 {
     return op_is(o, OP_CLASS_PRODUCT) && op_has(o, OP_WEIGHT);

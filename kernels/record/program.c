@@ -68,7 +68,7 @@ static tensor *new_tensor(pool *p, op *o)
     return t;
 }
 
-/* Is `t` placed as the input whose bytes it has, so that the op replaces what is described there? */
+/* True if `t` is placed as the input that has its bytes, so that the op replaces the value described there. */
 static bool replaces(const op *o, tensor *t)
 {
     for (int i = 0; i < OP_MAX_IN; i++)
@@ -92,7 +92,8 @@ static void settle(const op *o, tensor *t, tensor *at)
     t->parameter = at->parameter;
 }
 
-/* What travels is an address and a number of elements: between columns there are others'. */
+/* Checks that a message is contiguous: it is sent as an address and a number of elements, and columns have others'
+ * between them. */
 static void check_contiguous(const op *o)
 {
     bool whole = true;

@@ -14,13 +14,12 @@ tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *p
 typedef struct record_norm_of {
     tensor *w, *b; /* b NULL: RMSNorm */
     float epsilon;
-    float offset; /* of an RMS norm */
+    float offset; /* added to an RMS norm's weight */
 } record_norm_of;
 
 /* residual may be NULL; *sum is then x itself */
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, record_norm_of n);
-/* What attention reads: q [tokens, heads head_size], k [tokens, kv_heads head_size], v [tokens, kv_heads
- * v_head_size]. */
+/* Attention's inputs: q [tokens, heads head_size], k [tokens, kv_heads head_size], v [tokens, kv_heads v_head_size]. */
 typedef struct record_qkv {
     tensor *q, *k, *v;
 } record_qkv;
@@ -28,16 +27,17 @@ typedef struct record_qkv {
 record_qkv record_split_heads(recorder *r, tensor *qkv, const op_attributes *at);
 /* These three change q and k. */
 void record_head_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
-/* Over all heads, of this rank and of the others along the tensor axis. */
+/* Normalises over all heads, of this rank and of the others along the tensor axis. */
 void record_width_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
-/* at->kv_heads 0: x->k [tokens, r] is one head for all of q's, whose last r elements of each rotate as it does. */
+/* Rotates q and k. at->kv_heads 0: x->k [tokens, r] is one head that all heads of q share; the last r elements of each
+ * head of q rotate as it does. */
 void record_rope(recorder *r, const char *name, record_qkv *x, tensor *positions, tensor *table,
                  const op_attributes *at);
-/* Keys [tokens, heads (nope + rope)] of latent attention: each head of kn [tokens, heads nope], perhaps columns of a
- * wider matrix, and behind it kr [tokens, rope], which all heads share. Where ranks divide the heads (shard 1), kr is
+/* Joins keys [tokens, heads (nope + rope)] of latent attention: each head of kn [tokens, heads nope], perhaps columns
+ * of a wider matrix, and then kr [tokens, rope], which all heads share. Where ranks divide the heads (shard 1), kr is
  * shared by shards (record_copy_to_shards()): its cotangent is a partial sum. */
 tensor *record_join_keys(recorder *r, const char *name, tensor *kn, tensor *kr, int heads);
-/* What decoding over latents reads of the new tokens, one a sample: q [samples, heads (nope + rope)] and kr [samples,
+/* Inputs of decoding over latents, from the new tokens, one a sample: q [samples, heads (nope + rope)] and kr [samples,
  * rope], both rotated, the latent [samples, rank], and w [heads (nope + v_head_size), rank], which makes all heads'
  * keys and below them all heads' values. */
 typedef struct record_latent {
@@ -48,8 +48,8 @@ typedef struct record_latent {
  * heads. Never differentiated. */
 tensor *record_latent_decode(recorder *r, const char *name, const record_latent *in, tensor *positions, tensor *cache,
                              const op_attributes *at);
-/* `places` NULL: queries are all tokens; else those of this rank, and keys and values all, gathered. sinks[heads], or
- * NULL. */
+/* Records attention. `places` NULL: queries are all tokens; else q has this rank's tokens, and k and v all tokens,
+ * gathered. sinks[heads], or NULL. */
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
                          tensor *sinks, const op_attributes *at);
 /* The same without sinks and a cap; peaks fp32[heads] become the largest scores of each head over the step's
@@ -82,26 +82,27 @@ void record_route(recorder *r, const char *name, tensor **weights, tensor **expe
 typedef struct record_places {
     tensor *places, *offsets; /* int32[t, k], int32[as->local + 1] */
 } record_places;
-/* Of the `rows` rows from as->skip on of assignments to experts from `first` on. */
+/* Assigns places to the `rows` rows from as->skip on, out of the assignments to experts from `first` on. */
 record_places record_assign(recorder *r, const char *name, tensor *experts, int64_t rows, const op_routing *as,
                             int64_t first);
-/* Where record_slots() puts what it made. */
+/* Outputs of record_slots(). */
 typedef struct record_slots_out {
     tensor **places, **ids, **offsets; /* int32[t, k], int32[rows, 1], int32[as->slots + 1] */
 } record_slots_out;
-/* Of the ranks that divide the experts each has a slot, of as many of the `rows` rows; of each slot those from as->skip
- * on. */
+/* Gives each rank that divides the experts a slot of equally many of the `rows` rows; each slot has its assignments
+ * from as->skip on. */
 void record_slots(recorder *r, const char *name, const record_slots_out *out, tensor *experts, int64_t rows,
                   const op_routing *as);
 /* Adds to `over`. */
 void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first);
-/* Tokens of x[t, h] at their places among `rows`, in so many slots (0: none): rows[rows, h], 0 where there is none. */
+/* Copies tokens of x[t, h] to their places among `rows`, in `slots` slots (0: none): rows[rows, h], 0 where there is
+ * none. */
 tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows,
                         int slots);
 /* y[t, h] = addend + the sum of each token's rows, times weights; both may be NULL. */
 typedef struct record_combine_in {
     tensor *rows, *places, *weights, *offsets, *addend;
-    int slots; /* of the rows; 0: none */
+    int slots; /* slots of the rows; 0: none */
 } record_combine_in;
 tensor *record_combine(recorder *r, const char *name, const record_combine_in *in);
 /* The load of experts (int32[t, k], each token's choices) by group, `scale` times the counts: fp32[as->groups,
@@ -113,24 +114,24 @@ tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tenso
 void record_expert_count(recorder *r, const char *name, tensor *counts, tensor *experts);
 /* fp32[1, E] = E times the share that each of counts int32[E] has of their sum, of all ranks that divide tokens. */
 tensor *record_expert_share(recorder *r, const char *name, tensor *counts);
-/* What the losses that balance experts are made of; `places` may be NULL. */
+/* Inputs of the losses that balance experts; `places` may be NULL. */
 typedef struct record_balance_in {
     tensor *logits, *load, *places;
 } record_balance_in;
 /* Adds to sums fp32[2], which somebody has set to 0 before: the loss for imbalance and the z-loss, each without its
  * coefficient. */
 void record_balance(recorder *r, const char *name, tensor *sums, const record_balance_in *in, const op_balance *as);
-/* x; whoever uses it brings the gradients of these losses to the logits. */
+/* Returns x; its uses bring the gradients of these losses to the logits. */
 tensor *record_balance_through(recorder *r, const char *name, tensor *x, const record_balance_in *in, tensor *scalars,
                                const op_balance *as);
 /* Communication along an axis on which layers may record (kernels/table/axes.def); the identity (no op at all) in a
  * group of one. `rows` of the whole, which the ranks divide by shard_rows(): they need not be a multiple of the ranks.
  * */
 tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
-/* nobody sums cotangents of the result: it is one itself, or is not differentiated */
+/* Gathers a tensor that has no sum of cotangents: it is a cotangent itself, or is not differentiated. */
 tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
 tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x);
-/* Rows for each rank, as many, in rank order -> those that each rank has for this one. */
+/* Sends equally many rows to each rank, in rank order, and returns the rows that each rank has for this one. */
 tensor *record_all_to_all(recorder *r, const char *name, axis a, tensor *x);
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x);
 /* Rows that coordinates divide as rows of AXIS_EXPERT and AXIS_HOLDERS, or back. */

@@ -132,7 +132,7 @@ tensor *recorder_row(recorder *r, tensor *of, int64_t row)
     return t;
 }
 
-/* What a site says: a layer, what the op is within it, and whether it is of a gradient. */
+/* Parts of an op's site: its layer, the op that it is a gradient of, and its name. */
 typedef struct place_of {
     int layer;
     const char *of, *name;
@@ -268,7 +268,8 @@ static int last_of(const char *names)
     return n;
 }
 
-/* Columns of a tensor of this body's forward pass: what is made, kept, recomputed and differentiated is their base. */
+/* True if `t` is columns of a tensor of this body's forward pass: the base, not `t`, is made, kept, recomputed and
+ * differentiated. */
 static bool is_columns(const recorder *r, const tensor *t)
 {
     return t->base && t->producer == t->base->producer && recorder_wants(r, t->base) &&
@@ -332,7 +333,7 @@ tensor *recorder_use(recorder *r, tensor *t)
     return r->again[t->id];
 }
 
-/* The cotangent of the base of columns, whose parts are written one by one. */
+/* Returns the cotangent of a base, written column by column. */
 static tensor *divided_cotangent(recorder *r, const tensor *base)
 {
     tensor **whole = &r->cotangent[base->id];
@@ -425,7 +426,7 @@ void recorder_begin_at(recorder *r, tensor *t, tensor *cotangent)
     r->turned_cotangent[r->turns++] = cotangent;
 }
 
-/* What is made forward is to be read backward. */
+/* Keeps the cotangent: it is made in the forward pass and read in the backward pass. */
 void recorder_turn(recorder *r, tensor *t, tensor *cotangent)
 {
     tensor_root(cotangent)->class = CLASS_KEPT;

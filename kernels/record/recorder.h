@@ -1,13 +1,13 @@
 /* The recorder: turns a layer's calls into ops of a body, and a recorded forward pass into its backward pass.
  *
  * One recorder records one chunk of layers for one micro-batch, which is the pattern of all: record the forward ops,
- * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns; what is
- * recorded of a parameter is in a table of the recorder's own, so that recordings of one model do not touch each other.
- * Each `record_` function below appends one op and returns its (first) output; operands' shapes, types and placements
- * are checked then and there, so a forgotten collective is an error at the layer that forgot it.
+ * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns; the recorder
+ * keeps its own table of parameters, so that recordings of one model do not touch each other. Each `record_` function
+ * below appends one op and returns its (first) output; operands' shapes, types and placements are checked then and
+ * there, so a forgotten collective is an error at the layer that forgot it.
  *
  * Keep or recompute is asked per tensor when the backward pass first wants it: a tensor that is not to be kept is
- * recomputed by re-recording its producer, whose inputs are asked for likewise.
+ * recomputed by re-recording its producer, whose inputs are asked for in the same way.
  */
 #pragma once
 
@@ -15,59 +15,60 @@
 #include "kernels/record/recompute.h"
 #include "kernels/record/storage.h"
 
-/* What the ranks around this one mean for recording. */
+/* The ranks around this one, as recording needs to know them. */
 typedef struct recorder_grid {
-    axis_group group[AXIS_COUNT]; /* of AXIS_VOCABULARY one rank, where the stages do not divide it */
+    axis_group group[AXIS_COUNT]; /* AXIS_VOCABULARY has one rank, where the stages do not divide it */
     bool ends_apart;              /* the embedding and the head are on different stages */
     bool ends_folded;             /* they are on one of several, in chunks of their own */
     unsigned divided; /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
     bool sequence;    /* activations between blocks are shards over tokens */
 } recorder_grid;
 
-/* Of a rank that has no others around it. */
+/* Returns the grid of a rank without others around it. */
 recorder_grid recorder_alone(void);
-/* This rank's part, from `first`, of `rows` that the ranks along an axis divide. */
+/* Computes this rank's part, from `first`, of `rows` that the ranks along an axis divide. */
 void recorder_part(int64_t *first, int64_t *count, const recorder_grid *g, axis a, int64_t rows);
 
-/* What a recording knows of a parameter so far. */
+/* State of a parameter in one recording. */
 typedef struct recorder_parameter {
-    int uses, used;   /* by forward ops; by their gradients, within the micro-batch */
+    int uses, used;   /* uses by forward ops; uses by their gradients, within the micro-batch */
     bool written;     /* some op of the recording already wrote the gradient */
     tensor *partial;  /* the micro-batch's own gradient, where it is reduced each micro-batch */
     tensor *gathered; /* the whole weight in the body being recorded */
 } recorder_parameter;
 
-/* Places of one recording where differentiation begins, at most. */
+/* The most tensors of one recording where the backward pass starts. */
 enum { RECORDER_TURNS = 2 };
 
 typedef struct recorder {
     pool *pool;
     recorder_grid grid;
-    const storage *storage; /* by the parameter's number; the caller's, const */
+    const storage *storage; /* one per parameter number; the caller's, const */
     /* Whole weights of sharded parameters, by number, gathered before the body runs; NULL: each body gathers them. */
     tensor *const *whole;
-    recorder_parameter *known; /* by number */
+    recorder_parameter *known; /* one per parameter number */
     int parameters;
     dtype compute; /* T */
     bool training; /* a backward pass will follow */
     bool split;    /* weight gradients go to PHASE_WEIGHT */
     recompute recompute;
     const uint8_t *drop; /* RECOMPUTE_CHOSEN: drop[i] of forward op i: recompute its outputs */
-    int64_t tokens;      /* of a micro-batch, over the whole tensor group */
+    int64_t tokens;      /* tokens of a micro-batch, over the whole tensor group */
 
     program body[PHASE_COUNT];
     phase phase;
-    tensor **tensors; /* by id */
+    tensor **tensors; /* indexed by tensor id */
     int tensor_count, tensor_capacity;
-    tensor **cotangent, **again; /* by id of a forward tensor */
-    int64_t *unwritten;          /* by its id: columns of its cotangent that nobody has written yet */
-    bool *divided;               /* by its id: its cotangent is written by columns */
+    tensor **cotangent, **again; /* indexed by a forward tensor's id */
+    int64_t *unwritten;          /* columns of its cotangent that are yet to be written, indexed by its id */
+    bool *divided;               /* true if its cotangent is written by columns, indexed by its id */
     int forward_tensors;
-    int layer;           /* of ops to come; -1: none */
-    bool remade, joined; /* so are ops to come (kernels/table/op.h) */
-    int rung;            /* of the ladder of programs with room for experts' rows */
-    int remade_ops;      /* of the forward pass so far */
-    const op *backward;  /* whose gradient is being recorded: its site begins those of the gradient's ops */
+    int layer;           /* layer of ops to come; -1: none */
+    bool remade, joined; /* flags of ops to come (kernels/table/op.h) */
+    int rung;            /* capacity bucket (rung) of the program's row capacity for experts */
+    int remade_ops;      /* recomputed ops of the forward pass so far */
+    const op *backward;  /* op that the gradient being recorded belongs to: its site begins the sites of the gradient's
+                            ops */
     int sites;           /* dropout sites so far */
     /* Where the backward pass begins: tensors, and their cotangents, of losses or of another body. */
     tensor *turned[RECORDER_TURNS], *turned_cotangent[RECORDER_TURNS];
@@ -86,13 +87,13 @@ void recorder_layer(recorder *r, int layer);
 void recorder_keep(tensor *t);
 /* A tensor of this body without a producer: the chunk's input, a received cotangent. */
 tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placements place);
-/* Of an activation: `place` along the tensor axis, divided along those that divide samples and tokens. */
+/* Places an activation: `place` along the tensor axis, divided along the axes that divide samples and tokens. */
 placements recorder_activation(const recorder_grid *g, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
 /* Columns [first, first + count) of a matrix, sharing bytes. Differentiable where an op made the matrix: the cotangents
- * of its columns are written side by side into one tensor, and every column must have one. Nobody may then read the
- * matrix as a whole. */
+ * of its columns are written side by side into one tensor, and every column must have one. The matrix must then not be
+ * read as a whole. */
 tensor *recorder_columns(recorder *r, tensor *of, int64_t first, int64_t count);
 /* One row of a matrix, as a vector. */
 tensor *recorder_row(recorder *r, tensor *of, int64_t row);
@@ -100,17 +101,18 @@ tensor *recorder_row(recorder *r, tensor *of, int64_t row);
  * is a use, and each use answers with one recorder_gradient_done() when its gradient is complete. NULL where `p` is. */
 tensor *recorder_weight(recorder *r, const parameter *p);
 
-/* Differentiation begins at `t`, too, whose cotangent another body makes. */
+/* Starts differentiation at `t`, too; another body makes its cotangent. */
 void recorder_begin_at(recorder *r, tensor *t, tensor *cotangent);
-/* A loss has made the cotangent of `t` within the forward pass: differentiation begins there, too. */
+/* Starts differentiation at `t`, too: a loss has made its cotangent within the forward pass. */
 void recorder_turn(recorder *r, tensor *t, tensor *cotangent);
-/* Ops from now on are of the backward pass, for what is differentiated by hand; recorder_differentiate() begins with
+/* Assigns ops from now on to the backward pass, for parts differentiated by hand; recorder_differentiate() begins with
  * it. */
 void recorder_begin_backward(recorder *r);
-/* From `output` (whose cotangent is `cotangent`, or where losses have begun the backward pass: NULL, NULL) back to the
- * chunk's input. Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
+/* Differentiates from `output` (its cotangent is `cotangent`; both are NULL where losses have begun the backward pass)
+ * back to the chunk's input. Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent);
-/* After it: the cotangent of `t`, another tensor without a producer; NULL: none flows there. */
+/* Returns, after recorder_differentiate(), the cotangent of `t`, another tensor without a producer; NULL: none flows
+ * there. */
 tensor *recorder_cotangent(recorder *r, const tensor *t);
 
 /* ---- used by gradient rules ---------------------------------------------------------------------------------- */
@@ -133,6 +135,6 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase);
 
 /* ---- recording ----------------------------------------------------------------------------------------------- */
 
-/* Appends an op like `like`, whose kind, inputs and attributes (and outputs that are there) are given: op_make() of
+/* Appends an op like `like`, which has the kind, inputs and attributes (and given outputs): calls op_make() of
  * kernels/record/op_make.h with a label, at its place in the body. */
 op *recorder_record(recorder *r, const char *name, const op *like, unsigned outputs, tensor *const *into);

@@ -1,6 +1,6 @@
 #include "kernels/record/replicas.h"
 
-/* Along the axis of the replicas, which divide the rows as the storage says. */
+/* Describes an op along the axis of the replicas, which divide the rows as the storage says. */
 static op_attributes along_replicas(const axis_group *groups, const storage *s)
 {
     op_attributes at = op_along(groups, s->of->replicas);

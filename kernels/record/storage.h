@@ -2,10 +2,10 @@
  * owns.
  *
  * The replicas of a parameter (kernels/record/parameter.h) may divide its rows: the rank *owns* rows [own_first,
- * own_first + own_rows), updates them and keeps their optimizer state. Who does what else with which rows:
+ * own_first + own_rows), updates them and keeps their optimizer state. Other jobs' owners by row:
  * engine/compile/model/duty.h. Where a setting makes two tensors one (fp32: own_weight and master), they are the same
  * or views of the same bytes. Made by engine/compile/model/storage.c, const afterwards: any number of recordings and
- * programs may read it at a time. Tensors belong to whoever made the storage.
+ * programs may read it at a time. The maker of the storage owns the tensors.
  */
 #pragma once
 
@@ -13,8 +13,8 @@
 
 enum { STORAGE_STATES = 3, STORAGE_LEVELS = 4 };
 
-/* Of a level of ZeRO (1910.02054), if there are replicas: does a rank need to have only its share of what is of this
- * class? */
+/* True if ZeRO (1910.02054) of this level lets a rank keep only its share of tensors of this class, if there are
+ * replicas. */
 static inline bool storage_shares(int level, tensor_class class)
 {
     static const int from[CLASS_COUNT] = {[CLASS_OPTIMIZER] = 1, [CLASS_GRADIENT] = 2, [CLASS_WEIGHT] = 3};
@@ -28,7 +28,7 @@ typedef struct storage {
     int64_t own_first, own_rows;
     bool shard_weight;   /* only the owned rows of the weight have bytes */
     bool shard_gradient; /* so of the gradient: it is reduced each micro-batch */
-    tensor *weight;      /* what the products read: all rows, T; only a description where shard_weight */
+    tensor *weight;      /* operand of products: all rows, T; only a description where shard_weight */
     tensor *shard;       /* the owned rows of the weight where shard_weight, else NULL */
     tensor *gradient;    /* fp32: all rows, or the owned rows where shard_gradient */
     tensor *own_weight;  /* the owned rows of weight, or shard: a view */
@@ -36,13 +36,12 @@ typedef struct storage {
     tensor *master;                /* fp32, owned rows; in fp32 own_weight itself */
     tensor *state[STORAGE_STATES]; /* the optimizer's, owned rows: of AdamW the first and second moment */
     int states;
-    /* Where gradients are exchanged in compressed form: the rows whose sum this rank makes (where rows are divided,
-     * those that it owns), and the replica that makes all of it, or -1. */
+    /* Compressed gradient exchange: rows of the sum that this rank makes (its own rows where rows are divided), and the
+     * replica that makes all of it, or -1. */
     int sum_owner;
     int64_t sum_first, sum_rows;
-    /* fp32, what compressing left for the next step: of this rank's gradient, all rows; of the sum, where it is
-     * compressed too because all replicas get all of it, the rows above. NULL: nothing is compressed, or it has no
-     * rows. */
+    /* fp32 error feedback that compressing left for the next step: all rows of this rank's gradient; the rows above of
+     * the sum, where it is compressed too because all replicas get all of it. NULL: no compression, or no rows. */
     tensor *feedback, *feedback_sum;
 } storage;
 

@@ -1,7 +1,7 @@
-/* The table of axes (axes.def): what the coordinates of a rank divide, and the sets of ranks that ops communicate
- * along.
+/* The table of axes (axes.def): the dimension that each coordinate of a rank divides, and the sets of ranks that ops
+ * communicate along.
  *
- * Which ranks a set has follows from a grid: parallel/comm/grid.h. "Whose gradients sum" (AXIS_GRADIENT) and "who
+ * Which ranks a set has follows from a grid: parallel/comm/grid.h. "Which gradients sum" (AXIS_GRADIENT) and "who
  * divides samples" (AXIS_SAMPLES) are different questions: context ranks see the same samples and other tokens.
  */
 #pragma once
@@ -28,7 +28,7 @@ enum {
 
 typedef enum axis_divides {
     AXIS_DIVIDES_WEIGHTS,
-    AXIS_DIVIDES_TOKENS, /* of a sample */
+    AXIS_DIVIDES_TOKENS, /* tokens of a sample */
     AXIS_DIVIDES_SAMPLES,
     AXIS_DIVIDES_LAYERS,
 } axis_divides;
@@ -46,9 +46,9 @@ typedef enum axis_gradients { AXIS_SUMS_NONE, AXIS_SUMS_COPIES, AXIS_SUMS_REPLIC
 
 typedef enum axis_queue {
     AXIS_QUEUE_NONE,
-    AXIS_QUEUE_ACTIVATIONS, /* within a layer: the next op waits for it */
+    AXIS_QUEUE_ACTIVATIONS, /* traffic within a layer: the next op waits for it */
     AXIS_QUEUE_GRADIENTS,   /* weights and gradients: they travel while other layers compute */
-    AXIS_QUEUE_STAGES,      /* between stages */
+    AXIS_QUEUE_STAGES,      /* traffic between stages */
     AXIS_QUEUES,
 } axis_queue;
 
@@ -56,12 +56,12 @@ typedef struct axis_row {
     const char *name;
     unsigned spans; /* bit i: coordinate i */
     axis_rule rule;
-    axis across; /* of AXIS_ACROSS: whose blocks */
+    axis across; /* AXIS_ACROSS: the axis that supplies the blocks */
     axis_gradients gradients;
     axis_queue queue;
     bool edges;     /* messages between pairs of ranks */
     bool layers;    /* may record communication along it */
-    unsigned slots; /* of placements, bit by bit */
+    unsigned slots; /* placement slots, bit by bit */
 } axis_row;
 
 /* Slots of a tensor's placements: one a coordinate, and one an axis that picks among its ranks (ENDS, BLOCKS, ACROSS).
@@ -84,7 +84,7 @@ enum {
 /* The group along an axis that one rank belongs to. */
 typedef struct axis_group {
     int ranks, rank; /* how many, and its place among them; 0 and -1: it belongs to none */
-    unsigned slots;  /* of placements along it, in which it has more than one rank */
+    unsigned slots;  /* slots of placements along it in which it has more than one rank */
 } axis_group;
 
 extern const axis_coordinate axis_coordinates[AXIS_COORDINATES];
@@ -101,13 +101,13 @@ static inline bool axis_has_messages(axis a)
     return axis_rows[a].queue != AXIS_QUEUE_NONE;
 }
 
-/* Do ops of a layer wait for what is sent along it? */
+/* True if ops of a layer wait for messages along it. */
 static inline bool axis_within_layers(axis a)
 {
     return axis_rows[a].queue == AXIS_QUEUE_ACTIVATIONS;
 }
 
-/* Is what is sent along it part of the order of messages between stages (parallel/schedule/lowering.h)? */
+/* True if its messages are part of the order of messages between stages (parallel/schedule/lowering.h). */
 static inline bool axis_between_stages(axis a)
 {
     return axis_rows[a].queue == AXIS_QUEUE_STAGES;

@@ -18,7 +18,7 @@ static const devices_row rows[] = {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* The share of its peak that a device reaches in products, where nothing has been measured. */
+/* The share of its peak that a device reaches in products, where no measurement exists. */
 static const double REACHED = 0.7;
 
 const devices_row *devices_named(const char *word)

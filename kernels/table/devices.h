@@ -1,4 +1,4 @@
-/* The table of devices (devices.def): what each can do at most, by its data sheet.
+/* The table of devices (devices.def): each device's limits, by its data sheet.
  *
  * Prices of plans, choices that weigh computing against memory, and the MFU of a run all read these rows and no other
  * figures of a device. Rows are constants.
@@ -15,7 +15,7 @@ typedef enum peak_kind {
     PEAK_COUNT
 } peak_kind;
 
-/* The words of rows, as help lists them, and the word of the device that is meant where nobody names one. */
+/* The words of rows, as help lists them, and the word of the default device. */
 #define DEVICES_WORDS   "a100, h100, h200, b200, cpu"
 #define DEVICES_ASSUMED "h100"
 
@@ -34,7 +34,7 @@ const devices_row *devices_of_gpu(const char *name);
 /* A row's place in the table, for other ranks, and back; -1: NULL. */
 int devices_number(const devices_row *d);
 const devices_row *devices_numbered(int number);
-/* FLOP/s of a device with so many multiprocessors, in proportion to the row's; 0 without a row. */
+/* FLOP/s of a device with this number of multiprocessors, in proportion to the row's; 0 without a row. */
 void devices_peaks(double peak[PEAK_COUNT], const devices_row *d, int processors);
 /* FLOPs of products in the time that a byte of memory traffic takes, and that a byte sent to another rank of the node
  * takes. */

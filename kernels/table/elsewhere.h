@@ -1,8 +1,7 @@
-/* The ops of the table that no backend computes, as functions of a backend: views of their input, which compute
- * nothing; communication and waits, which belong to the executor, since it has the groups; copies to and from host
- * memory, which are the device's. One of these that arrives at a backend, but for a view, was scheduled wrongly. A
- * backend includes the table once with OP(name, class, ...) as ELSEWHERE_##class(BACKEND_##name), beside that of its
- * kernels. */
+/* The ops of the table that no backend computes, as functions of a backend: views of their input, which do not compute;
+ * communication and waits, which belong to the executor, since it has the groups; copies to and from host memory, which
+ * are the device's. One of these that arrives at a backend, but for a view, was scheduled wrongly. A backend includes
+ * the table once with OP(name, class, ...) as ELSEWHERE_##class(BACKEND_##name), beside its kernels' own. */
 #pragma once
 
 #include "kernels/table/op.h"
@@ -16,7 +15,7 @@
         MUST(op_is(o, OP_CLASS_VIEW), "%s is no kernel", op_text(text, sizeof text, o));                               \
     }
 
-/* By class. */
+/* One macro a class. */
 #define ELSEWHERE_PRODUCT(function)
 #define ELSEWHERE_GROUPED(function)
 #define ELSEWHERE_ATTENTION(function)

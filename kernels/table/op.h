@@ -22,7 +22,7 @@ typedef enum op_kind {
     OP_COUNT,
 } op_kind;
 
-/* What passes ask about an op beside its flags: ops.def says what each class means. */
+/* Sorts ops for the passes that ask more than flags tell; ops.def defines each class. */
 typedef enum op_class {
     OP_CLASS_PRODUCT,
     OP_CLASS_GROUPED,
@@ -54,11 +54,11 @@ enum op_flag {
     OP_EXCHANGE = 8192,
 };
 
-/* What becomes of an accumulated output. Kernels ask only whether it is 0. */
+/* How an accumulated output is written. Kernels test for 0 only. */
 enum op_accumulate {
     OP_WRITES,
     OP_ADDS,
-    OP_WRITES_FIRST, /* in a body: writes for the first micro-batch, adds for later ones */
+    OP_WRITES_FIRST, /* op of a body: writes for the first micro-batch, adds for later ones */
 };
 
 /* How compress and decompress encode. */
@@ -86,28 +86,29 @@ enum { ROUTING_EXPERTS = 512, ROUTING_ACTIVE = 32 }; /* the most experts, and of
 
 /* How tokens choose experts, and which of them this rank has. */
 typedef struct op_routing {
-    int64_t skip;        /* assign: rows of the order that come before this pass's, a multiple of its rows; slots: so
-                            many of each slot */
+    int64_t skip;        /* assign: rows of earlier passes, a multiple of the pass's rows; slots: rows of each slot in
+                            earlier passes */
     int32_t experts;     /* columns of the logits */
     int32_t active;      /* experts of a token */
-    int32_t groups;      /* of so many experts each, the best of which a token chooses from; 0: it chooses from all */
-    int32_t groups_kept; /* of them */
-    int32_t group_best;  /* a group's score is the sum of so many best ones of its experts */
+    int32_t groups;      /* number of groups that divide the experts evenly, the best of which a token chooses from; 0:
+                            no groups */
+    int32_t groups_kept; /* groups that a token chooses from */
+    int32_t group_best;  /* a group's score is the sum of its `group_best` best experts' scores */
     int32_t local;       /* assign: experts of this rank, from attributes.first on */
-    int32_t slots;   /* slots, dispatch, combine: runs of rows, one for each rank that divides experts; 0: one run */
-    float scale;     /* weights are multiplied by it; 1: they are not */
-    uint8_t sigmoid; /* scores are sigmoids; else a softmax over all experts */
+    int32_t slots;       /* slots, dispatch, combine: runs of rows, one for each expert-parallel rank; 0: one run */
+    float scale;         /* weights are multiplied by it; 1: they are not */
+    uint8_t sigmoid;     /* scores are sigmoids; else a softmax over all experts */
     uint8_t renormalise; /* weights are divided by their sum */
 } op_routing;
 
-enum { LADDER_RUNGS = 3 }; /* the most training programs that differ in how many rows of experts they have room for */
+enum { LADDER_RUNGS = 3 }; /* the most training programs that differ in their row capacity for experts */
 
-/* How many rows the ranks that divide experts have room for. */
+/* Row capacity of the ranks that divide experts: a ladder of capacity buckets, called rungs. */
 typedef struct op_ladder {
-    int64_t room[LADDER_RUNGS - 1]; /* of a layer and micro-batch, on each rung but the last, which has enough */
-    int32_t rung;                   /* of the program */
+    int64_t room[LADDER_RUNGS - 1]; /* rows per layer and micro-batch on each rung but the last, which has enough */
+    int32_t rung;                   /* the program's bucket */
     int32_t local;                  /* experts of this rank, from attributes.first on; or */
-    int32_t slots, experts;         /* ranks that divide so many experts, each of which has that room; 0: none */
+    int32_t slots, experts;         /* ranks that divide `experts`, each with that capacity; 0: none */
 } op_ladder;
 
 /* Which losses a router's logits get for its load (ops expert_load, balance and their like). */
@@ -120,17 +121,16 @@ typedef struct op_balance {
 
 /* Which rows of a weight make elements of which heads of q or k (op qk_factors). */
 typedef struct op_qk_clip {
-    int32_t heads;   /* of this rank */
-    int32_t blocks;  /* of rows, from the first: block b is head b mod heads's */
+    int32_t heads;   /* heads of this rank */
+    int32_t blocks;  /* blocks of rows, from the first: block b belongs to head b mod heads */
     int32_t size;    /* rows of a block */
-    int32_t whole;   /* the last so many rows of a block take the whole factor, the others its root */
-    float threshold; /* of scores */
+    int32_t whole;   /* the last `whole` rows of a block take the whole factor, the others its root */
+    float threshold; /* limit of attention scores */
 } op_qk_clip;
 
-/* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION,
- * HOST and WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second
- * part an op has the one struct of its family; whoever asks for an attribute of the others reads its bytes as something
- * else, so passes ask the class first. */
+/* Attributes that an op has beside its operands. The first part says where and with whom an op communicates
+ * (COMMUNICATION, HOST, WAIT, and ops that go with them: share, compress, decompress) and holds attributes of several
+ * families. The second part is a union with one struct a family: passes check the class before they read it. */
 typedef struct op_attributes {
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t axis;       /* enum axis */
@@ -139,26 +139,29 @@ typedef struct op_attributes {
     int16_t bundle;     /* its place among the ops that are launched as one, at the last of them */
     int16_t bundle_of;  /* the number of these ops; 0: it is alone */
     int32_t request;    /* index of the asynchronous op's request slot */
-    int32_t group_size; /* ranks along `axis`; attention: that divide samples by halves; 0: or otherwise */
+    int32_t group_size; /* ranks along `axis`; attention: ranks that divide samples into zig-zag shards; 0: they do
+                           not */
     int32_t group_rank; /* this rank's place among them */
-    int32_t owner;      /* the one member that has all of what is gathered or scattered; -1: divided by shard_rows() */
+    int32_t owner;      /* the member that alone has all of the gathered or scattered tensor; -1: divided by
+                           shard_rows() */
     int32_t peer;       /* world rank of a message's other end */
     float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
-    float offset;       /* of an RMS norm: its values are multiplied by w + offset */
-    float scale;        /* of scores; of an op scale; of counts; muon: of the learning rate */
+    float offset;       /* RMS norm: its values are multiplied by w + offset */
+    float scale;        /* factor of scores, of the op scale, of counts; muon: factor of the learning rate */
     int64_t first; /* all_reduce: the first of the rows that it sums; regroup: slots; assign: the first expert of this
                            rank; qk_factors: the layer among the rank's */
-    int64_t rows;  /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all; that
-                     assign numbers and dispatch makes; qk_factors: of each rank, one a layer */
+    int64_t rows;  /* rows of the whole that shard_rows() divides, 0: evenly; rows that an all_reduce sums, 0: all; rows
+                      that assign numbers and dispatch makes; qk_factors: rows of each rank, one a layer */
     union {
         struct { /* attention, rope, head_norm, scale, soft_cap */
             int32_t heads, kv_heads, head_size;
             int32_t sequence;    /* tokens of a sample */
             int32_t window;      /* sliding window in tokens; 0: none */
-            int32_t run;         /* attention with places: so many queries each have neighbouring places; else 0 */
+            int32_t run;         /* attention with places: length of each run of queries at neighbouring token
+                                    positions; else 0 */
             float cap;           /* a tanh keeps scores, and values of soft_cap, between -cap and cap; 0: none does */
             int64_t workspace;   /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
-            uint8_t inverse;     /* rope: turn back */
+            uint8_t inverse;     /* rope: rotates back */
             uint8_t interleaved; /* rope: elements 2i and 2i + 1 are a pair, not i and i + half */
         };
         int64_t
@@ -166,8 +169,8 @@ typedef struct op_attributes {
         struct {      /* updates */
             int64_t first_element; /* the number, in the named tensor, of the first element */
             int64_t stride;        /* elements of the named tensor from one row to the next */
-            uint64_t stream;       /* the name whose random numbers round what is bf16 */
-            int32_t rounding_site; /* of the first operand that is rounded */
+            uint64_t stream;       /* the name that seeds the stochastic rounding to bf16 */
+            int32_t rounding_site; /* rounding site of the first rounded operand */
             uint8_t decay;         /* weight decay applies */
             uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
         };
@@ -185,19 +188,19 @@ typedef struct op {
     uint8_t kind;  /* op_kind */
     uint8_t phase; /* program.h: which action it belongs to */
     int16_t chunk;
-    int16_t layer;      /* of the model; -1: of none */
+    int16_t layer;      /* the model's layer; -1: none */
     int32_t microbatch; /* -1: outside the micro-batches */
-    int32_t index;      /* in its program, or in its body while recording */
+    int32_t index;      /* index in its program, or in its body while recording */
     bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
-    int32_t lasting;    /* its number among those of its body that are not remade */
-    bool remade;        /* the backward pass makes its outputs again, whatever else is kept */
+    int32_t lasting;    /* its number among the ops of its body that are not recomputed */
+    bool remade;        /* the backward pass recomputes its outputs, whatever else is kept */
     bool joined;        /* gradients of its weights are made in the action of its inputs' */
     tensor *in[OP_MAX_IN];
     tensor *out[OP_MAX_OUT];
     tensor *scratch;                    /* working memory of the implementation, or NULL */
     const struct op_prepared *prepared; /* the device's; NULL: the backend's kernel computes the op by itself */
     const char *label;                  /* "layer 3/mlp/down" */
-    const char *site;                   /* what it is within its layer, "mlp/down": the end of the label */
+    const char *site;                   /* its name within its layer, "mlp/down": the end of the label */
     op_attributes at;
 } op;
 
@@ -208,28 +211,28 @@ typedef struct step_scalars {
 #undef SCALAR
 } step_scalars;
 
-/* What the op `clip` leaves for the optimizer and for the log. */
+/* Results of the op `clip` for the optimizer and for the log. */
 enum control { CONTROL_NORM, CONTROL_FACTOR, CONTROL_SKIP, CONTROL_COUNT };
 
-/* What an implementation is given beside its op. */
+/* An implementation's arguments beside its op. */
 typedef struct run_context {
     char *arena;  /* host or device address of the rank's arena: tensor_at(t, arena) */
     int threads;  /* OpenMP threads of this rank */
-    void *stream; /* of a device */
+    void *stream; /* the device's stream */
     void *device; /* the backend's own */
 } run_context;
 
 typedef void (*op_kernel)(const op *o, const run_context *r);
 
-/* What a device has made for an op before the first step: a oneDNN primitive, a cuBLASLt plan, cuDNN's graph with its
- * addresses. It is the first member of a struct of whoever made it, who owns it at least as long as the device is open;
- * several ops may lead to one. */
+/* A device's preparation of an op, made before the first step: a oneDNN primitive, a cuBLASLt plan, cuDNN's graph with
+ * its addresses. It is the first member of its maker's struct; the maker owns it at least as long as the device is
+ * open, and several ops may share one. */
 typedef struct op_prepared {
-    /* Computes all of `o`, or nothing and says false: then the backend's kernel does. */
+    /* Computes all of `o` and returns true, or leaves `o` to the backend's kernel and returns false. */
     bool (*run)(const struct op_prepared *self, const op *o, const run_context *r);
 } op_prepared;
 
-/* Was `o` computed by what has been prepared for it? */
+/* Runs the op's preparation; true if that computed `o`. */
 static inline bool op_run_prepared(const op *o, const run_context *r)
 {
     return o->prepared && o->prepared->run(o->prepared, o, r);
@@ -245,11 +248,11 @@ struct recorder;
 typedef struct op_row {
     const char *name, *formula, *in_names, *out_names;
     uint8_t class;             /* op_class */
-    uint8_t takes[OP_MAX_OUT]; /* by output: a mask of the inputs whose storage it may take */
+    uint8_t takes[OP_MAX_OUT]; /* mask, by output, of the inputs that may lend it their storage */
     uint32_t flags;
     void (*infer)(op *o);
     op_cost (*cost)(const op *o);
-    /* Given the op and the cotangents of its outputs (NULL where nothing flows back), record the gradient's ops. */
+    /* Records the gradient's ops, given the op and the cotangents of its outputs (NULL where none flows back). */
     void (*gradient)(struct recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]);
 } op_row;
 
@@ -300,7 +303,7 @@ static inline bool op_computes(const op *o)
     return !op_starts(o) && !op_waits(o);
 }
 
-/* What communication along an axis says of its group. */
+/* Returns the attributes of communication along an axis: its group's size and rank. */
 op_attributes op_along(const axis_group groups[AXIS_COUNT], axis a);
 
 /* "layer 3/mlp/down: linear" for messages; returns out */
@@ -326,7 +329,7 @@ typedef struct op_backend {
     const char
         *device; /* word of the device (devices.def) that plans are for where they name none; NULL: DEVICES_ASSUMED */
     void (*words)(char *out,
-                  int bytes); /* for a self-check: libraries and instructions; NULL where the device says it */
+                  int bytes); /* libraries and instructions, for a self-check; NULL where the device prints them */
     bool same_bits;           /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
 } op_backend;
 

@@ -45,7 +45,7 @@ bool precision_is_narrow(dtype type)
 
 peak_kind precision_peak(dtype type, bool rounds)
 {
-    int i = 0; /* the row whose products multiply `type`, which is one of the table */
+    int i = 0; /* the row with products that multiply `type`, which is one of the table */
     while (i < PRECISION_COUNT && precision_rows[i].product != type && precision_rows[i].cotangent != type)
         i++;
     MUST(i < PRECISION_COUNT, "no precision has products of %s", dtype_name(type));

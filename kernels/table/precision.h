@@ -1,8 +1,9 @@
-/* The precision table (precision.def): which types a training step computes in, and what that asks of a device.
+/* The precision table (precision.def): which types a training step computes in, and the peaks that this needs of a
+ * device.
  *
  * Types are decided here and nowhere else: recording asks for the compute type, the optimizer for the master's, and
- * product_settle() says of each recorded product in which types it multiplies. Whoever comes later reads the types of
- * tensors. Rows are constants.
+ * product_settle() says of each recorded product in which types it multiplies. Later passes read the types of tensors.
+ * Rows are constants.
  */
 #pragma once
 

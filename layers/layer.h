@@ -26,14 +26,14 @@ enum layer_value {
 
 /* The sizes that rows of values.def name; 0: there is no such value. */
 typedef struct layer_sizes {
-    dtype compute;      /* what products read */
+    dtype compute;      /* operand type of products */
     int64_t rope[3];    /* positions, columns, and positions of windows' own table */
     int64_t logits[2];  /* samples that are decoded, and this rank's rows of the vocabulary */
-    int64_t over;       /* rungs */
+    int64_t over;       /* capacity buckets (rungs) */
     int64_t routers;    /* 1 where the model has experts */
     int64_t choices;    /* experts of all layers that have them */
-    int64_t mtp, clips; /* 1 where a block behind the last layer trains; where QK-clip notes scores */
-    int64_t peaks[2];   /* there: layers of the rank that attend, and their heads */
+    int64_t mtp, clips; /* 1 where an MTP module trains; where QK-clip notes scores */
+    int64_t peaks[2];   /* sizes under QK-clip: layers of the rank that attend, and their heads */
 } layer_sizes;
 
 typedef enum layer_mixer {
@@ -42,13 +42,13 @@ typedef enum layer_mixer {
     MIXER_COUNT,
 } layer_mixer;
 
-/* What ranks send each other, where there are two ways to the same values. */
+/* Communication choices, where two ways lead to the same values. */
 typedef struct layer_transfers {
     bool latents; /* context ranks gather latents and expand all; else keys and values */
     bool slots;   /* where ranks divide experts, tokens travel in slots; else all are gathered */
 } layer_transfers;
 
-/* What the host gives to a program and reads of it: all of a step's, or as a layer of one micro-batch is given it. */
+/* Tensors that the host gives to a program and reads back: all of a step's, or one layer's of one micro-batch. */
 typedef struct layer_inputs {
     union {
         struct {
@@ -67,31 +67,34 @@ typedef struct layer_inputs {
         };
         tensor *value[VALUE_COUNT];
     };
-    tensor *const *states; /* decoding: what mixers keep, each block's from its `state` on; else NULL */
+    tensor *const *states; /* decoding: states of the mixers, each block's from its `state` on; else NULL */
     int sequence;          /* tokens of a sample */
     int64_t micro_batch;   /* tokens of a micro-batch, of all ranks that divide them */
-    int run;               /* so many of this rank's tokens at a time are neighbours in one sample; 0: whole samples */
-    bool halves;           /* run i of each sample and the i-th last, as each of the ranks that divide samples has */
+    int run;               /* length of each run of this rank's tokens that are neighbours in one sample; 0: whole
+                              samples */
+    bool halves;           /* zig-zag shards: run i of each sample and the i-th last, on each of the ranks that divide
+                              samples */
     layer_transfers transfers;
-    float epsilon;                     /* of norms */
+    float epsilon;                     /* added to mean squares of norms */
     double router_loss, router_z_loss; /* coefficients; 0: there is none */
     layer_balance router_over;
     int routers; /* blocks with experts, of the model */
-    bool mtp;    /* the block behind the last layer computes, too */
+    bool mtp;    /* the MTP module computes, too */
     float dropout;
 } layer_inputs;
 
 typedef struct norm_layer {
     const parameter *weight, *bias; /* bias NULL: RMS norm */
-    float offset;                   /* of an RMS norm: added to the weight */
+    float offset;                   /* RMS norm: added to the weight */
 } norm_layer;
 
 /* Keys and values of all heads are products of one row a token, the latent, and so may be queries (2405.04434). */
 typedef struct latent_layer {
-    const parameter *q_down, *q_norm; /* [q rank, hidden], [q rank]; NULL: queries are products of what is read */
+    const parameter *q_down, *q_norm; /* [q rank, hidden], [q rank]; NULL: queries are products of the block's input */
     const parameter *q_up;            /* [heads head_size, q rank] of this rank's heads */
-    const parameter *kv_down;         /* [rank + rotated, hidden]: the latent, then what rotates of all heads' keys */
-    const parameter *q_down_bias, *kv_down_bias; /* of these two products; or NULL */
+    const parameter *kv_down;         /* [rank + rotated, hidden]: the latent, then the rotated part of all heads'
+                                         keys */
+    const parameter *q_down_bias, *kv_down_bias; /* biases of these two products; or NULL */
     const parameter *kv_norm;                    /* [rank] */
     const parameter *kv_up; /* [heads (head_size - rotated) + heads v_head_size, rank]: all keys, all values */
     int rank, rotated;      /* rotated: the last elements of a head of q and k */
@@ -109,13 +112,13 @@ typedef struct attention_layer {
     int heads, kv_heads;        /* this rank's */
     int head_size, v_head_size; /* elements of a head of q and k; of v */
     int window;
-    double multiplier; /* of scores; 0: 1 / sqrt(head_size) */
-    double cap;        /* of scores, which are then cap tanh(score / cap); 0: none */
-    float norm_offset; /* of q_norm and k_norm */
+    double multiplier; /* factor of scores; 0: 1 / sqrt(head_size) */
+    double cap;        /* soft cap of scores: cap tanh(score / cap); 0: none */
+    float norm_offset; /* added to the weights of q_norm and k_norm */
     bool width_norm;   /* they are over all heads, of this rank and of the other tensor ranks, not over each */
     bool local;        /* the rotary table is that of windows */
     bool rotary;       /* queries and keys are rotated by their positions */
-    bool interleaved;  /* in pairs of neighbours, not of halves */
+    bool interleaved;  /* rotation pairs neighbours, not elements half a head apart */
     bool shared;       /* the model has fewer key/value heads than heads */
     int index;         /* among this rank's layers that attend */
 } attention_layer;
@@ -124,38 +127,40 @@ typedef struct mlp_layer {
     const parameter *up; /* gated: gate | up, [2 ffn, hidden]; else [ffn, hidden] */
     const parameter *up_bias;
     const parameter *down;      /* [hidden, ffn] */
-    const parameter *down_bias; /* as out_bias */
+    const parameter *down_bias; /* like out_bias */
     bool gated, gelu;           /* gelu: the gate's, not silu */
     bool exact;                 /* gelu without a gate is exact, not its tanh form */
 } mlp_layer;
 
-/* Experts of a layer, of which the rank has those that AXIS_EXPERT leaves it. */
+/* Experts of a layer; the rank has the ones that AXIS_EXPERT assigns to it. */
 typedef struct experts_layer {
     const parameter *router; /* [experts, hidden] */
     const parameter *bias;   /* [experts]: added to scores where experts are chosen; NULL: none */
-    const parameter *up;     /* of this rank's experts, one after the other: gate | up, [2 ffn, hidden] each */
-    const parameter *down;   /* of the same: [hidden, ffn] each */
-    const parameter *router_bias, *up_bias, *down_bias; /* of these three products; or NULL */
+    const parameter *up;     /* this rank's experts, one after the other: gate | up, [2 ffn, hidden] each */
+    const parameter *down;   /* the same experts: [hidden, ffn] each */
+    const parameter *router_bias, *up_bias, *down_bias; /* biases of these three products; or NULL */
     double limit, slope;                                /* limit > 0: the activation is swiglu_clamped */
-    ladder_shape ladder;                                /* without tokens and ranks */
+    ladder_shape ladder;                                /* lacks tokens and ranks */
     op_routing routing;                                 /* how a token's experts are chosen */
     bool gelu;                                          /* the gate's, not silu */
-    bool fp32_logits;                                   /* of the router, which then has no bias; else of x's type */
+    bool fp32_logits;                                   /* the router's logits are fp32 and have no bias; else they have
+                                                           x's type */
     int index;                                          /* among the model's layers with experts */
 } experts_layer;
 
-/* What the block behind the last layer has beside a layer's weights (layers/loss.c). */
+/* Weights of an MTP module (layers/loss.c) beside its block's. */
 typedef struct mtp_layer {
-    norm_layer enorm, hnorm, norm; /* of the embedding, of what the head reads, of what the block makes */
-    const parameter *joined;       /* [hidden, 2 hidden]: what the block reads of the first two */
+    norm_layer enorm, hnorm, norm; /* norms of the embedding, of the head's input, of the block's output */
+    const parameter *joined;       /* [hidden, 2 hidden]: makes the block's input of the first two */
 } mtp_layer;
 
-/* Norm, mixers and post-norm: mixers read the norm's output, and the post-norm the sum of what they make. */
+/* Norm, mixers and post-norm: mixers read the norm's output, and the post-norm reads the sum of the mixers' outputs. */
 typedef struct sublayer {
     norm_layer norm, post_norm; /* weight NULL: none */
     unsigned mixers;            /* 1 << MIXER_name of each; 0: there is no such sublayer */
-    bool joins;                 /* the branch of the sublayer before it: reads what that one's norm reads, and is added
-                                   to it; else it begins a branch, which reads the stream with all branches before */
+    bool joins;                 /* continues the branch of the sublayer before it: reads that one's norm input and is
+                                   added to it; else it begins a branch, which reads the stream with all branches
+                                   before */
 } sublayer;
 
 enum { LAYER_SUBLAYERS = 2 };
@@ -166,7 +171,7 @@ typedef struct block_layer {
     attention_layer attention;
     mlp_layer mlp;
     experts_layer experts;
-    double multiplier; /* of what sublayers make; 0: none */
+    double multiplier; /* factor of sublayers' outputs; 0: none */
     int state;         /* the first of the block's states among the rank's (layer_inputs.states) */
 } block_layer;
 
@@ -175,23 +180,23 @@ typedef struct embedding_layer {
     const parameter *positions; /* [positions, hidden] or NULL */
     int64_t first;
     double multiplier; /* 0: none */
-    bool rounds;       /* to the table's type, before it multiplies */
+    bool rounds;       /* rounds to the table's type, before it multiplies */
 } embedding_layer;
 
-/* The block behind the last layer, with the model's table or a copy of it. */
+/* An MTP module: a block after the last layer, with the model's table or a copy of it. */
 typedef struct mtp_module {
-    int number; /* of the block, behind the layers; 0: there is none */
+    int number; /* the block's number, after the layers'; 0: there is none */
     const block_layer *block;
-    embedding_layer embedding; /* of next tokens; without positions; table NULL: all stages together have it */
+    embedding_layer embedding; /* embeds next tokens; has no positions; table NULL: all stages together have it */
 } mtp_module;
 
 typedef struct loss_layer {
     norm_layer norm;
-    double multiplier;     /* of logits; 0: none */
-    double cap;            /* of logits, which are then cap tanh(logit / cap); 0: none */
+    double multiplier;     /* factor of logits; 0: none */
+    double cap;            /* soft cap of logits: cap tanh(logit / cap); 0: none */
     const parameter *head; /* [vocabulary / tensor, hidden]; the embedding's table where tied */
     int64_t first, count;  /* this rank's first id, and how many of its rows are ids and not padding */
-    int64_t chunk_tokens;  /* logits of so many tokens exist at a time */
+    int64_t chunk_tokens;  /* number of tokens that have logits in memory at a time */
 } loss_layer;
 
 /* A residual stream between two blocks: its value is sum + delta (delta NULL: sum alone). Carrying the two lets the
@@ -203,7 +208,7 @@ typedef struct stream {
 
 /* Logits of the routers so far, and the sum of their loads. */
 typedef struct router_pool {
-    tensor **logits; /* of a layer each, as many as the chunk has layers */
+    tensor **logits; /* one per layer, as many as the chunk has layers */
     tensor *load;
     int count;
 } router_pool;
@@ -215,7 +220,7 @@ enum { LAYER_EMBEDDING_SITES = 1, LAYER_BLOCK_SITES = 2 };
 tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer *n, const layer_inputs *in);
 /* y = norm(s), or s itself where there is no norm; s, the stream with the delta added in, stays in the stream. */
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);
-/* What a mixer reads: the norm's output x, its own states when decoding (else NULL), and the routers so far. */
+/* A mixer's input: the norm's output x, its own states when decoding (else NULL), and the routers so far. */
 typedef struct mixer_input {
     tensor *x, *const *states;
     router_pool *routers;
@@ -226,10 +231,10 @@ typedef struct layer_state {
     const char *name;
     bool by_position;
     int64_t size[2];
-    bool divided; /* over the tensor ranks, along size[0] */
+    bool divided; /* the tensor ranks divide size[0] */
 } layer_state;
 
-enum { LAYER_STATES = 4 }; /* of a block, at the most */
+enum { LAYER_STATES = 4 }; /* the most states of a block */
 
 typedef enum layer_crossing { CROSSING_NOTHING, CROSSING_KEYS, CROSSING_LATENTS } layer_crossing;
 
@@ -239,7 +244,7 @@ typedef struct layer_mixer_row {
     layer_crossing crossing;
     const char *sum;
     tensor *(*record)(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
-    /* Fills `out` with what decoding keeps, and returns how many there are. */
+    /* Fills `out` with the mixer's decoding states and returns their number. */
     int (*states)(layer_state out[LAYER_STATES], const block_layer *b);
     /* Which rows of the weight `p` make which heads' queries or keys, without a threshold; blocks 0: none do. */
     op_qk_clip (*clip)(const block_layer *b, const parameter *p);
@@ -249,42 +254,42 @@ extern const layer_mixer_row layer_mixers[MIXER_COUNT];
 
 /* Has a mixer of it scores of queries and keys (QK-clip's)? */
 bool layer_attends(const block_layer *b);
-/* What the rows of `p` make of the block's queries and keys. */
+/* Says which of the block's queries and keys the rows of `p` make. */
 op_qk_clip layer_clipped(const block_layer *b, const parameter *p);
-/* What decoding keeps of a block, mixer after mixer; returns how many states there are. */
+/* Fills `out` with a block's decoding states, mixer after mixer; returns their number. */
 int layer_states(layer_state out[LAYER_STATES], const block_layer *b);
 
 tensor *mix_attention(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
 tensor *mix_latent(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
-/* What the experts of each token make of x, summed by the router's weights. */
+/* Sums the outputs of each token's experts on x, weighted by the router. */
 tensor *mix_experts(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
 int states_attention(layer_state out[LAYER_STATES], const block_layer *b);
 int states_latent(layer_state out[LAYER_STATES], const block_layer *b);
 op_qk_clip clip_attention(const block_layer *b, const parameter *p);
 op_qk_clip clip_latent(const block_layer *b, const parameter *p);
-/* The losses of a pool's routers, which whoever uses the result brings to their logits; x where there are none. */
+/* Returns x, with the losses of a pool's routers attached: uses of the result bring their gradients to the logits.
+ * Returns x unchanged where there are none. */
 tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);
 /* The embedding of ids, by the rank's rows of the vocabulary, summed over the tensor ranks. */
 tensor *layer_embed(recorder *r, const embedding_layer *e, tensor *ids);
-/* What else is done to the embedding x: a multiplier, positions, dropout. */
+/* Applies the rest to the embedding x: a multiplier, positions, dropout. */
 tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs *in, tensor *x);
-/* The head reads what the last layer makes, and what the block behind it does. */
+/* The head reads the output of the last layer, and that of the MTP module. */
 enum { LAYER_HEAD_PASSES = 2 };
-/* What the head reads, [tokens, hidden]: of the stream its norm, and of the block behind the last layer, of which that
- * norm and `next` are read (m NULL: there is none, and out[1] is NULL), times the multiplier of the
- * logits. */
+/* Makes the head's inputs, [tokens, hidden], times the multiplier of the logits: out[0] is the stream's norm, out[1]
+ * the MTP module's output, computed from that norm and `next` (m NULL: there is no module, and out[1] is NULL). */
 void layer_last(recorder *r, tensor *out[LAYER_HEAD_PASSES], stream *s, const loss_layer *l, const mtp_module *m,
                 const layer_inputs *in, tensor *next);
 /* x times a layer's multiplier, x itself where that is 0 */
 tensor *layer_multiply(recorder *r, tensor *x, double multiplier);
-/* Adds the micro-batch's loss to in->loss, and that of the block behind the last layer (NULL: there is none) to
- * in->mtp_loss. When training it turns the tape: the gradient of the loss is recorded beside its forward pass, chunk by
- * chunk, so that logits of a whole micro-batch never exist. */
+/* Adds the micro-batch's loss to in->loss, and the MTP module's (NULL: there is none) to in->mtp_loss. Training begins
+ * the backward pass here: the gradient of the loss is recorded beside its forward pass, chunk by chunk, so that logits
+ * of a whole micro-batch never exist. */
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const mtp_module *m, const layer_inputs *in);
-/* The same in two steps, for a vocabulary that is divided over the stages, too: statistics of the logits of this
- * stage's rows from what the head reads, y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages, the
- * loss. `pass`: 0, of the last layer; 1, of the block behind it. */
+/* Computes the same in two steps, for a vocabulary that the stages divide, too: first the statistics of this stage's
+ * logits from the head's input y, [ranks tokens, 3] of its tensor ranks; then the loss from the statistics of all
+ * stages. `pass`: 0 for the last layer, 1 for the MTP module. */
 typedef struct head_pass {
     tensor *x, *head, *logits, *statistics; /* logits: before their cap */
 } head_pass;
@@ -295,12 +300,12 @@ tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in
                         tensor *statistics);
 /* logits[tokens, vocabulary] of every token, for decoding */
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
-/* Of ids of this rank's tokens those that it has between blocks, with sequence parallelism. */
+/* Selects from this rank's token ids the ones that it has between blocks under sequence parallelism. */
 tensor *layer_own_rows(recorder *r, tensor *ids);
 /* x after dropout; x itself when off or not training */
 tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x);
 
-/* How linear layers whose input is divided over ranks begin and end: with sequence parallelism tokens are gathered and
- * scattered, without it the value is shared and the partial sums are reduced. */
+/* Begin and end linear layers on an input that ranks divide: with sequence parallelism they gather and scatter tokens,
+ * without it they share the value and reduce the partial sums. */
 tensor *layer_enter(recorder *r, tensor *x);
 tensor *layer_leave(recorder *r, tensor *x);

@@ -14,7 +14,7 @@ typedef struct decoder_chunk {
     bool has_embedding; /* the model's first chunk: begins with the embedding */
     bool has_loss;      /* the model's last chunk: ends with the loss */
     embedding_layer embedding;
-    block_layer *blocks; /* [block_count]: of the layers, and of the block behind the last one where the chunk has it */
+    block_layer *blocks; /* [block_count]: the layers, then the MTP module's block where the chunk has it */
     int block_count;
     mtp_module mtp; /* block NULL: there is none */
     loss_layer loss;
@@ -22,8 +22,8 @@ typedef struct decoder_chunk {
 
 /* A stage's part of a vocabulary that is divided over the stages. */
 typedef struct decoder_vocabulary {
-    embedding_layer embedding; /* without positions: those are the first chunk's */
-    loss_layer loss;           /* without the norm: it is the last chunk's */
+    embedding_layer embedding; /* lacks positions, which the first chunk has */
+    loss_layer loss;           /* lacks the norm, which the last chunk has */
 } decoder_vocabulary;
 
 typedef struct decoder {
@@ -31,7 +31,7 @@ typedef struct decoder {
     decoder_vocabulary *vocabulary; /* NULL: the first and the last chunk have all of it */
     decoder_chunk *chunks;
     int chunk_count;
-    parameter **parameters; /* in the order of the model */
+    parameter **parameters; /* the model's order */
     int parameter_count;
     int numbers;   /* their numbers are below this one: some are other ranks' */
     int states;    /* that decoding keeps of this rank's blocks */
@@ -42,14 +42,15 @@ typedef struct decoder_layout {
     recorder_grid grid;
     dtype compute;
     int chunk_count;
-    const int *first_layer, *layers; /* of this stage's chunks */
+    const int *first_layer, *layers; /* this stage's chunks */
     int total_layers;
     int64_t loss_tokens; /* tokens per loss chunk; 0: all of them */
 } decoder_layout;
 
-/* Of a layer that has experts, without tokens and ranks. */
+/* Returns the ladder of a layer that has experts, without tokens and ranks. */
 ladder_shape decoder_ladder(const model_shape *shape);
-/* The first layer where ranks that divide a sample send each other something, and what that is; layer -1: none does. */
+/* The first layer where ranks that divide a sample exchange tensors, and which ones they exchange; layer -1: none
+ * does. */
 typedef struct decoder_crossing {
     int layer;
     layer_crossing what;
@@ -58,21 +59,21 @@ decoder_crossing decoder_crossing_of(const model_shape *shape);
 /* Builds the stage's parameters: const from then on. */
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
-/* Records the forward pass of a chunk. input[0] is what the previous chunk handed over (NULL for the first chunk).
- * out[0] is what the next chunk takes, or NULL for the last. Where the vocabulary is divided, the first chunk takes the
- * embedding, and out[] of the last is what the head reads in its passes; input[1] is then the embedding of the next
+/* Records the forward pass of a chunk. input[0] is the previous chunk's output (NULL for the first chunk). out[0] is
+ * the next chunk's input, or NULL for the last. Where the stages divide the vocabulary, the first chunk takes the
+ * embedding, and out[] of the last holds the inputs of the head's passes; input[1] is then the embedding of the next
  * tokens, if there is a second pass (decoder_passes()). */
 void decoder_forward(recorder *r, tensor *out[LAYER_HEAD_PASSES], const decoder *d, int chunk, const layer_inputs *in,
                      tensor *const input[LAYER_HEAD_PASSES]);
-/* How often the head computes for a token: twice where the block behind the last layer trains. */
+/* Passes of the head over a token: two where the MTP module trains. */
 int decoder_passes(const decoder *d, bool training);
 /* The embedding by this stage's rows, of the tokens that pass 0 or 1 reads: the stages' are parts of a sum. */
 tensor *decoder_embed(recorder *r, const decoder *d, int pass, const layer_inputs *in);
-/* As decoder_forward for the last chunk, but ends with the logits of every token; with tensor ranks, of each one's
- * rows. */
+/* Records the last chunk as decoder_forward does, but ends with the logits of every token; each tensor rank has its own
+ * rows'. */
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
 
-/* Rows of the vocabulary on each of so many ranks that divide it, padding included: a multiple of 64 (products of odd
- * widths are slow), and of `shards`, among whom they are divided (uneven parts are no single collective of NCCL's),
+/* Rows of the vocabulary on each of `ranks` ranks that divide it, padding included: a multiple of 64 (products of odd
+ * widths are slow), and of `shards`, among which they are divided (uneven parts are no single collective of NCCL's),
  * where that adds little. */
 int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards);

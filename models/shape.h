@@ -1,7 +1,7 @@
 /* The plain description of one decoder-only transformer: every size, and which traits its architecture fixes. There is
  * one decoder; an architecture is a row of architectures.def, a size a row of sizes.def, a weight a row of parts.def.
  *
- * A model_shape is a value: copied freely, owns nothing. It says nothing about devices, layouts or precision.
+ * A model_shape is a value: copied freely, owns nothing. It is independent of devices, layouts and precision.
  */
 #pragma once
 
@@ -35,10 +35,9 @@ typedef enum shape_family {
     FAMILY_COUNT
 } shape_family;
 
-/* What an architecture fixes: a row of architectures.def. The last three are what a model gets when nobody says
- * otherwise. */
+/* Properties that an architecture fixes: a row of architectures.def. The last three are a model's defaults. */
 typedef struct shape_traits {
-    const char *name;          /* as in model.architecture and Hugging Face's model_type */
+    const char *name;          /* model.architecture and Hugging Face's model_type */
     const char *causal, *bare; /* transformers' classes: the decoder with its head, the decoder alone */
     shape_family family;
     uint64_t traits, keys; /* bit i: shape_trait i, shape_key i */
@@ -57,24 +56,24 @@ typedef enum shape_rope_kind {
     ROPE_KINDS
 } shape_rope_kind;
 
-/* Words of the kinds, Hugging Face's rope_type; NULL behind the last. */
+/* Words of the kinds, Hugging Face's rope_type; NULL ends the list. */
 extern const char *const shape_rope_words[ROPE_KINDS + 1];
 
-/* Frequencies that longrope divides by numbers of their own, at most: those of a head of 128 elements. */
+/* The most frequencies with longrope factors of their own, enough for a head of 128 elements. */
 enum { SHAPE_ROPE_FACTORS = 64 };
 
 /* factor 0: not at all. */
 typedef struct shape_rope_scaling {
     shape_rope_kind kind;
     double factor;
-    int64_t original_max_sequence;                      /* of llama3, yarn and longrope */
-    double low_frequency_factor, high_frequency_factor; /* of llama3 */
-    double beta_fast, beta_slow;                        /* of yarn */
-    double mscale, mscale_all_dim;                      /* of yarn in latent attention */
-    double attention_factor;                            /* of yarn and longrope */
+    int64_t original_max_sequence;                      /* llama3, yarn and longrope */
+    double low_frequency_factor, high_frequency_factor; /* llama3 */
+    double beta_fast, beta_slow;                        /* yarn */
+    double mscale, mscale_all_dim;                      /* yarn in latent attention */
+    double attention_factor;                            /* yarn and longrope */
     bool fractional;
-    /* of longrope: what each frequency is divided by, in sequences up to the original length and in longer ones; behind
-     * the last 0 */
+    /* longrope: divisors of each frequency, in sequences up to the original length and in longer ones; 0 ends each
+     * list */
     double short_factor[SHAPE_ROPE_FACTORS], long_factor[SHAPE_ROPE_FACTORS];
 } shape_rope_scaling;
 
@@ -95,7 +94,7 @@ typedef struct model_shape {
     double dropout; /* probability; after the embeddings and both residual branches */
 } model_shape;
 
-/* One layer of a model, as everybody reads it who asks what a layer is: layers may differ. */
+/* One layer of a model: layers may differ, and code that asks about a layer reads this. */
 typedef struct layer_shape {
     uint64_t traits; /* which kind of attention and of mlp, with which norms and biases */
 #undef FIELD_MODEL
@@ -106,7 +105,7 @@ typedef struct layer_shape {
 #undef FIELD_MODEL
 #undef FIELD_MEMBER
     int64_t window;    /* a token sees this many tokens, itself included; 0: all before it */
-    double rope_theta; /* base of the rotary frequencies; 0: nothing is rotated */
+    double rope_theta; /* base of the rotary frequencies; 0: no rotation */
     bool local;        /* that base is the one of layers with a window */
 } layer_shape;
 
@@ -119,10 +118,10 @@ bool shape_has_key(shape_architecture architecture, shape_key key);
 /* Are rotary frequencies scaled in this way? */
 bool shape_scales(const model_shape *shape, shape_rope_kind kind);
 
-/* What yarn and longrope multiply cosines and sines by where nobody says otherwise; 0 for other kinds. */
+/* Default factor of cosines and sines under yarn and longrope; 0 for other kinds. */
 double shape_attention_factor(const model_shape *shape);
 
-/* What yarn multiplies scores by in latent attention, beside cosines and sines; else 1. */
+/* Factor of scores under yarn in latent attention, beside that of cosines and sines; else 1. */
 double shape_scores_factor(const model_shape *shape);
 
 /* Elements of a head that rotate, where any do: the first ones, or the last where there is rope_head_size. */
@@ -131,15 +130,15 @@ int shape_rotated(const model_shape *shape);
 /* Elements of a head's value. */
 int shape_value_size(const layer_shape *layer);
 
-/* Of latent attention, what is known of a token before its keys and values are made: the latent, and what rotates. */
+/* Width of a token's cached row under latent attention, before keys and values are made: the latent and the rotated
+ * part. */
 int shape_latent_width(const layer_shape *layer);
 
-/* The layers, and behind them the block that predicts the token after the next, where there is one: blocks are numbered
- * like layers. */
+/* Number of layers, plus one for an MTP module, which is numbered as the block after the last layer. */
 int shape_blocks(const model_shape *shape);
 /* How often the head reads a token in training: once for the layers, and once for that block. */
 int shape_head_passes(const model_shape *shape);
-/* Block `layer` of the model; -1: what the weights see that are of no layer. */
+/* Returns block `layer` of the model; -1: the shape that weights outside the layers see. */
 layer_shape shape_layer(const model_shape *shape, int layer);
 /* A model of `layers` layers that are all like layer `layer`. */
 model_shape shape_repeating(const model_shape *shape, int layer, int layers);
@@ -153,7 +152,7 @@ int shape_routers_before(const model_shape *shape, int layer);
 /* SHAPE_ARCHITECTURES if no architecture has this name. */
 shape_architecture shape_architecture_named(const char *name);
 
-/* Fill in what follows from the rest where it is 0, as sizes.def has it. */
+/* Fills in the values that are 0 and follow from others, by sizes.def. */
 void shape_fill(model_shape *shape);
 
 /* One line that names the impossible value, or STATUS_OK. */

@@ -1,6 +1,6 @@
-/* How much an op of class ATTENTION computes, for who prices it or looks for a measurement of its like, how wide its
- * values are, and how many of its queries are neighbours. Its exact cost, of the pairs that mask and window leave, is
- * in the op table. */
+/* Sizes of an op of class ATTENTION: its work, for prices and for finding similar measurements, the width of its
+ * values, and the number of its queries that are neighbours. The op table has its exact cost, of the pairs that mask
+ * and window leave. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +13,7 @@ static inline int64_t attention_v_head_size(const op *o, const tensor *v)
     return v->shape[1] / o->at.kv_heads;
 }
 
-/* Queries that are neighbours in a sample, and a row of lse: those of a run, or a whole sample's. */
+/* Queries that are neighbours in a sample, and the length of a row of lse: a run, or a whole sample. */
 static inline int32_t attention_run(const op *o)
 {
     return o->at.run ? o->at.run : o->at.sequence;
@@ -22,22 +22,22 @@ static inline int32_t attention_run(const op *o)
 /* Queries, the keys of a sample, and the width of all heads of q. */
 void attention_work(double size[3], const op *o);
 
-/* The sequence whose causal queries see as many keys in the mean as the op's do: its own, or about twice the window
- * where that is narrower. */
+/* The sequence length at which causal queries see as many keys on average as the op's do: its own, or about twice the
+ * window where that is narrower. */
 double attention_reach(const op *o);
 
-/* Do ranks of one program do other amounts of the op's work, as the batch has it: where documents are masked, or where
- * ranks that divide a sample's queries look through a window? */
+/* True if ranks of one program do different amounts of the op's work on a batch: where documents are masked, or where
+ * ranks that divide a sample's queries use a window. */
 bool attention_work_varies(const op *o);
 
 /* The sizes of multi-head latent attention (2405.04434), which its ops read from their operands. A head of q and k is
  * `nope` elements that do not rotate, then `rope` elements that do; of the keys the latter are one for all heads. */
 typedef struct latent_sizes {
     int64_t heads, nope, rope, v_head_size, rank;
-    int64_t width; /* of a row of the cache: rank + rope */
+    int64_t width; /* columns of a row of the cache: rank + rope */
 } latent_sizes;
 
-/* Of latent_decode. */
+/* Sizes of a latent_decode. */
 static inline latent_sizes latent_sizes_of(const op *o)
 {
     int64_t heads = o->at.heads, rope = o->in[2]->shape[1], nope = o->in[0]->shape[1] / heads - rope;

@@ -26,8 +26,8 @@ typedef struct device device;
 typedef struct device_options {
     int requests;              /* asynchronous ops are numbered 0 .. requests - 1 */
     int marks;                 /* and the marks of a program */
-    int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
-    const op_backend *backend; /* whose kernels */
+    int rank, local_rank;      /* world rank and the rank on its node, which selects the GPU */
+    const op_backend *backend; /* the backend that supplies the kernels */
     int threads;
     bool tf32;   /* fp32 products may round their operands to 10 bits of mantissa */
     bool varies; /* sums may come in any order, where that is faster */
@@ -39,7 +39,7 @@ typedef struct device_facts {
     char pci[32];                /* its address on the host's bus, "0000:1B:00.0"; "": it has none */
     int64_t memory, free_memory; /* bytes; free: by now */
     int64_t beside;              /* bytes of it that are taken and not the arena's: by context, libraries, others */
-    double peak[PEAK_COUNT];     /* of dense products, FLOP/s; 0: unknown */
+    double peak[PEAK_COUNT];     /* peak of dense products, FLOP/s; 0: unknown */
     double bandwidth;            /* bytes a second of its memory, by its clock and width; 0: unknown */
 } device_facts;
 
@@ -48,17 +48,18 @@ enum { DEVICE_CHOICE_KEY = 384, DEVICE_CHOICE_VALUE = 256 };
 /* One of several algorithms for the same result, chosen by timing. A table of them (engine/run/choices.h) is stored
  * with a run. */
 typedef struct device_choice {
-    char key[DEVICE_CHOICE_KEY];     /* what for: computation, types, shape, alignment, library and its version, GPU */
+    char key[DEVICE_CHOICE_KEY];     /* describes the problem: computation, types, shape, alignment, library and its
+                                        version, GPU */
     char value[DEVICE_CHOICE_VALUE]; /* which one, in the device's own words */
     double microseconds;             /* that it took; 0: taken without timing */
 } device_choice;
 
-/* What a self-check says of one thing. */
+/* Verdict of a self-check on one thing. */
 typedef enum device_verdict {
     DEVICE_RIGHT,
     DEVICE_WRONG,
     DEVICE_REFUSED,   /* the machine or a library will not, in its own words */
-    DEVICE_NOT_ASKED, /* nothing here wants it */
+    DEVICE_NOT_ASKED, /* not needed here */
 } device_verdict;
 
 typedef void device_say(void *context, device_verdict v, const char *name, const char *words);
@@ -68,8 +69,8 @@ typedef struct device_rows {
     int64_t at, pitch, bytes, rows;
 } device_rows;
 
-/* What a comparison of sums notes when it is the first that finds a difference: two words of 64 bits at address `note`,
- * `what` (not 0) and the step, an int64 at address `step`. */
+/* Record of the first difference that a comparison of sums finds: two words of 64 bits at address `note`, `what` (not
+ * 0) and the step, an int64 at address `step`. */
 typedef struct device_note {
     int64_t note, step;
     uint64_t what;
@@ -78,8 +79,8 @@ typedef struct device_note {
 /* Moments that a device notes, in sets that do not disturb one another. */
 typedef enum device_clock { CLOCK_TRACE, CLOCK_PACE, DEVICE_CLOCKS } device_clock;
 
-/* What the prepared ops have a choice of, between preparing and the first program; all NULL for a device without
- * choices. Until told otherwise an op uses the choice that the library guesses to be best. */
+/* Choices among algorithms for the prepared ops, made between preparing and the first program; all NULL for a device
+ * without choices. Until told otherwise an op uses the choice that the library guesses to be best. */
 typedef struct device_choices {
     /* The key of the i-th choice, in the order of preparation; NULL after the last. */
     const char *(*wanted)(const device *d, int i);
@@ -97,8 +98,7 @@ typedef struct device_aside {
     /* The arena's bytes (none of host memory: that is at hand), as they are when all that was launched before is
      * done. */
     void (*copy)(device *d, void *to, int64_t at, int64_t bytes);
-    /* What is launched from now on waits for these copies; what is captured waits at each replay for those that were
-     * asked for last. */
+    /* Makes later launches wait for these copies; a captured launch waits at each replay for the latest copies. */
     void (*first)(device *d);
     /* Does the host have them? With `wait`, once it has. */
     bool (*done)(device *d, bool wait);
@@ -110,22 +110,21 @@ typedef struct device_aside {
 typedef struct device_times {
     /* Makes room for as many stamps in a set; 0: there are no more. */
     void (*stamps)(device *d, device_clock set, int count);
-    /* Notes when the queue that plays `o` has done what it was given so far, of communication after all that compute
-     * was given; what is captured notes it anew at each replay. */
+    /* Stamps the time when the queue that plays `o` has done its work so far; for communication, after all compute
+     * launched so far. A captured stamp is taken anew at each replay. */
     void (*stamp)(device *d, device_clock set, int index, const op *o);
-    /* From one stamp of a set to another, once the device has been waited for. */
+    /* Returns the time between two stamps of a set, once the device has been waited for. */
     double (*seconds)(const device *d, device_clock set, int from, int to);
 } device_times;
 
-/* Verification (engine/guard/verify.h), enqueued behind the ops launched before. */
+/* Verification (engine/guard/verify.h), enqueued after the ops launched before. */
 typedef struct device_bits {
-    /* The 8 bytes at `to` become a sum of the bits of these rows, of which a change of one word of 64 bits always
-     * changes the result, and others but by chance; another device has other sums. The 8 bytes behind are working
-     * memory: 0 before and after. */
+    /* Writes a checksum of these rows to the 8 bytes at `to`: a change of one 64-bit word always changes it, other
+     * changes almost always; another device has other sums. The next 8 bytes are working memory: 0 before and after. */
     void (*sum)(device *d, int64_t to, const device_rows *of);
-    /* If the sum is not the one at `with`, that is noted, unless something is. */
+    /* Compares the rows' sum with the one at `with`, and notes a difference unless one is noted already. */
     void (*check)(device *d, int64_t with, const device_rows *of, const device_note *note);
-    /* The rows are copied to address `to`, one behind another; `bring_back`: they become what is there. */
+    /* Copies the rows to address `to`, one after another; `bring_back` restores them from there. */
     void (*keep)(device *d, int64_t to, const device_rows *of);
     void (*bring_back)(device *d, const device_rows *to, int64_t from);
 } device_bits;
@@ -138,11 +137,11 @@ typedef struct device_interface {
 
     /* Is there such a device in this machine? One line says why not. */
     status (*available)(void);
-    /* The row of what this local rank will open; NULL: it is not in the table. */
+    /* Returns the table's row of the device that this local rank will open; NULL: it is not in the table. */
     const devices_row *(*row)(int local_rank);
-    /* Queues and libraries, then, when whatever else takes the device's memory has taken it, the arena, and host
-     * memory: a mirror of the arena's beginning, a second block of ids, what tensors of CLASS_HOST have; last, 4 bytes
-     * for each mark. */
+    /* Open queues and libraries; then, once everything else that takes the device's memory has taken it, allocate the
+     * arena and host memory: a mirror of the arena's beginning, a second block of ids, tensors of CLASS_HOST; last, 4
+     * bytes for each mark. */
     status (*open)(device **out, const device_options *o);
     status (*allocate)(device *d, int64_t arena_bytes, int64_t host_bytes);
     /* Arena and host memory become zeros again, at once. NULL where they are one memory. */
@@ -152,11 +151,11 @@ typedef struct device_interface {
     run_context *(*context)(device *d); /* its arena: address on the device */
     char *(*host)(device *d);           /* address of the host_bytes; the arena's where the device is the host */
 
-    /* Before the first program: sets o->prepared, whose owner is the device, or leaves it NULL. */
+    /* Sets o->prepared, owned by the device, or leaves it NULL; called before the first program. */
     status (*prepare)(device *d, op *o);
 
-    /* After `allocate`: what no op shows by its result, a call of `say` for each thing: versions, limits, instructions,
-     * kinds of memory. NULL: there is nothing of that kind. */
+    /* Checks, after `allocate`, properties that no op's result shows, and calls `say` for each: versions, limits,
+     * instructions, kinds of memory. NULL: there are none. */
     void (*check)(device *d, device_say *say, void *context);
 
     /* Enqueued: the arena's bytes from `at` on become the host's from `from` on; the mirror's become the arena's. */
@@ -168,17 +167,18 @@ typedef struct device_interface {
     void *(*start)(device *d, const op *o);
     void (*started)(device *d, const op *o);
     void (*wait)(device *d, const op *o);
-    /* `mark` follows what was launched before; `passed`: has the device got there? Tells people where a device is. */
+    /* Enqueues `mark` after everything launched before; `passed` tells whether the device has got there. People see
+     * from this where a device is. */
     void (*mark)(device *d, int mark);
     bool (*passed)(device *d, int mark);
-    /* What is launched, started, waited for and marked from `capture` on is kept as that list, and not played, until
-     * `captured`; `replay` plays it, and again whenever it is called. NULL where that gains nothing. */
+    /* Record launches, starts, waits and marks from `capture` to `captured` as that list, without playing them;
+     * `replay` plays the list, as often as it is called. NULL where that gains no time. */
     void (*capture)(device *d, int list); /* list: 0 .. DEVICE_LISTS - 1 */
     void (*captured)(device *d);
     void (*replay)(device *d, int list);
     /* Drops the lists: before the groups that they communicate in are closed. */
     void (*forget)(device *d);
-    /* Until all that was enqueued is done; calls `meanwhile` again and again. */
+    /* Waits until all enqueued work is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);
 
     /* Any bytes of the arena, or from TENSOR_HOST on of host memory, at once; not while a program plays. A device

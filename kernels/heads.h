@@ -1,6 +1,6 @@
-/* Which head of keys and values a head of queries reads, where there are fewer of them (2305.13245): neighbours share
- * one. Recording, host and device share this. What kernels are compared with (tests/oracle/) states it in its own way.
- * Plain C that is also C++ and CUDA.
+/* Maps heads of queries to the heads of keys and values that they read, where there are fewer of the latter
+ * (2305.13245): neighbours share one. Recording, host and device share this. The kernels' oracle (tests/oracle/) states
+ * it independently. Plain C that is also C++ and CUDA.
  */
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #include "kernels/host_device.h"
 
-/* Can the heads of queries be divided among those of keys? */
+/* True if the heads of queries can be divided among the heads of keys. */
 HOST_DEVICE_INLINE bool heads_divide(int32_t heads, int32_t kv_heads)
 {
     return heads > 0 && kv_heads > 0 && heads % kv_heads == 0;
@@ -27,7 +27,7 @@ HOST_DEVICE_INLINE int32_t heads_read(int32_t head, int32_t heads, int32_t kv_he
     return head / heads_sharing(heads, kv_heads);
 }
 
-/* The first head of queries that reads this head of keys and values; those of the next one are behind the others. */
+/* The first head of queries that reads this head of keys and values; the next one's follow. */
 HOST_DEVICE_INLINE int32_t heads_first(int32_t kv_head, int32_t heads, int32_t kv_heads)
 {
     return kv_head * heads_sharing(heads, kv_heads);
@@ -46,9 +46,9 @@ HOST_DEVICE_INLINE int32_t heads_copies(int32_t heads, int32_t ranks)
     return ranks > heads ? ranks / heads : 1;
 }
 
-/* QK-clip (2507.20534): where the largest score of a head exceeds a threshold, the rows of the weights that make its
- * queries and keys are scaled, so that the same tokens would reach the threshold and not more. The head whose factor a
- * row takes, whole or as its root; -1: none. */
+/* QK-clip (2507.20534): where the max logit of a head exceeds a threshold, the rows of the weights that make its
+ * queries and keys are scaled, so that the same tokens would reach the threshold and not more. Returns the head that
+ * gives a row its factor, whole or as its root; -1: none. */
 HOST_DEVICE_INLINE int32_t heads_of_clipped_row(bool *whole, int64_t row, int32_t heads, int32_t blocks, int32_t size,
                                                 int32_t last_whole)
 {
@@ -57,7 +57,7 @@ HOST_DEVICE_INLINE int32_t heads_of_clipped_row(bool *whole, int64_t row, int32_
     return block < blocks ? (int32_t)(block % heads) : -1;
 }
 
-/* For which heads phalanx has fused attention kernels on GPUs (kernels/cuda/flash_forward.cu, flash_backward.cu), in 16
+/* Tells which heads have fused attention kernels on GPUs (kernels/cuda/flash_forward.cu, flash_backward.cu), in 16
  * bits. Other heads are computed by a warp for each query (kernels/cuda/attention.cu), about fifty times slower, where
  * cuDNN does not take them, which wants multiples of HEADS_CUDNN_MULTIPLE of at most HEADS_CUDNN_MOST. */
 enum { HEADS_CUDNN_MULTIPLE = 8, HEADS_CUDNN_MOST = 256 };

@@ -1,6 +1,6 @@
-/* What host and device share: how such functions begin, HOST_DEVICE_INLINE before their type, and constants. Plain C
- * that is also C++ and CUDA, as are the headers of such functions. What GELU's kernels are compared with
- * (tests/oracle/) states its constants in its own way; Muon's reference shares them. */
+/* Definitions that host and device share: HOST_DEVICE_INLINE, which stands before the type of such functions, and
+ * constants. Plain C that is also C++ and CUDA, as are the headers of such functions. The oracle of GELU's kernels
+ * (tests/oracle/) states its constants independently; Muon's reference shares them. */
 #pragma once
 
 #ifdef __CUDACC__
@@ -13,7 +13,7 @@
 #define GELU_ROOT  0.797884560802865356f /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
 
-/* Muon's quintic, whose slope at 0 is largest while it keeps singular values near 1
+/* Muon's quintic, which has the largest slope at 0 that keeps singular values near 1
  * (https://kellerjordan.github.io/posts/muon). */
 #define MUON_A 3.4445
 #define MUON_B (-4.7750)

@@ -1,12 +1,12 @@
-/* Random numbers as a function of what they are for: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy
- * as 1, 2, 3", 2011). No state: recompute, resume and every layout draw the same numbers. Plain C that is also C++ and
- * CUDA, so that host, device, initialiser and reference share one definition.
+/* Random numbers as a function of their purpose: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1,
+ * 2, 3", 2011). No state: recompute, resume and every layout draw the same numbers. Plain C that is also C++ and CUDA,
+ * so that host, device, initialiser and reference share one definition.
  *
  *   key     = seed (low word, high word)
  *   counter = (block, sample bits 0..31, step bits 0..31, site bits 0..15 | sample bits 32..47 << 16)
  *
- * Element i of a sample (or of a parameter, for the initialiser, whose sample is the parameter's number and step 0) is
- * word i mod 4 of block i / 4, so that a sample may have 2^34 elements.
+ * Element i of a sample (or of a parameter, for the initialiser, where the sample is the parameter's number and the
+ * step 0) is word i mod 4 of block i / 4, so that a sample may have 2^34 elements.
  */
 #pragma once
 
@@ -53,7 +53,7 @@ HOST_DEVICE_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t si
     philox_block(out, counter, key);
 }
 
-/* A number for a name (FNV-1a, 48 bits): the `sample` of what is drawn for a parameter by Hugging Face's name. */
+/* A number for a name (FNV-1a, 48 bits): the `sample` of draws for a parameter by Hugging Face's name. */
 HOST_DEVICE_INLINE uint64_t philox_stream(const char *name)
 {
     uint64_t h = 0xcbf29ce484222325u;
@@ -62,7 +62,7 @@ HOST_DEVICE_INLINE uint64_t philox_stream(const char *name)
     return (h ^ h >> 48) & 0xffffffffffffu;
 }
 
-/* In [0, 1): the upper 24 bits, exact in fp32. */
+/* A number in [0, 1): the upper 24 bits, exact in fp32. */
 HOST_DEVICE_INLINE float philox_uniform(uint32_t draw)
 {
     return (float)(draw >> 8) * 5.9604644775390625e-8f; /* 2^-24 */

@@ -2,9 +2,9 @@
  * roundings is the number itself. Rounding to nearest would lose every update below half a unit of bf16's eight bits.
  * Plain C that is also C++ and CUDA: host, device and tests share one definition.
  *
- * The random numbers are a function of (seed, step, what is rounded, its Hugging Face name, element), as all are: no
- * layout changes them, and no state is saved. A Philox block serves eight elements: element e takes half e mod 2 of
- * word e / 2 mod 4 of block e / 8 of the draws at (seed, site, step, sample = the name's stream).
+ * The random numbers are a function of (seed, step, site, Hugging Face name, element), as all are: no layout changes
+ * them, and no state is saved. A Philox block serves eight elements: element e takes half e mod 2 of word e / 2 mod 4
+ * of block e / 8 of the draws at (seed, site, step, sample = the name's stream).
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 enum { ROUNDING_SITE = 0xff00, ROUNDING_SITE_MOMENTUM = 0xff08, ROUNDING_ELEMENTS = 8 };
 
 typedef struct rounding {
-    uint64_t seed, stream; /* of the name: philox_stream() */
+    uint64_t seed, stream; /* philox_stream() of the name */
     int64_t step;
     uint32_t site;
 } rounding;
@@ -33,7 +33,7 @@ HOST_DEVICE_INLINE uint32_t rounding_bits(const uint32_t draws[4], uint64_t elem
     return (element & 4 ? high : low) >> (16 * (element & 1)) & 0xffffu;
 }
 
-/* fp32, as its bits, to bf16; what is not finite stays what it is. */
+/* Rounds fp32, as its bits, to bf16; values that are not finite stay as they are. */
 HOST_DEVICE_INLINE uint16_t rounding_bf16(uint32_t value, uint32_t random)
 {
     uint32_t finite = (value & 0x7f800000u) != 0x7f800000u;

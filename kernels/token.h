@@ -1,7 +1,7 @@
-/* Where a token of a micro-batch is, and which keys it sees as a query. A token's place is its index within the
- * micro-batch, whose samples lie end to end. Recording, host and device share these rules. What kernels are compared
- * with (tests/oracle/) and cuDNN's graph of pointwise nodes (kernels/cuda/cudnn_graph.c) state them in their own ways.
- * Plain C that is also C++ and CUDA.
+/* Defines a token's place in a micro-batch, and which keys it sees as a query. A place is the token's index within the
+ * micro-batch, whose samples lie end to end. Recording, host and device share these rules. The kernels' oracle
+ * (tests/oracle/) and cuDNN's graph of pointwise nodes (kernels/cuda/cudnn_graph.c) state them independently. Plain C
+ * that is also C++ and CUDA.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #include "kernels/host_device.h"
 
-/* The sample of a place, of samples of so many tokens. */
+/* The sample of a place; samples have `sequence` tokens. */
 HOST_DEVICE_INLINE int64_t token_sample(int64_t place, int32_t sequence)
 {
     return place / sequence;
@@ -22,7 +22,7 @@ HOST_DEVICE_INLINE int64_t token_position(int64_t place, int32_t sequence)
     return place % sequence;
 }
 
-/* A window as it narrows samples of so many tokens; 0: it hides no key. */
+/* The window within samples of `sequence` tokens; 0: it hides no key. */
 HOST_DEVICE_INLINE int32_t token_window(int64_t window, int64_t sequence)
 {
     return window > 0 && window < sequence ? (int32_t)window : 0;
@@ -42,22 +42,22 @@ HOST_DEVICE_INLINE int32_t token_last_key(int32_t position)
     return position;
 }
 
-/* The first position whose query sees the key, as far as no window or document hides it. */
+/* The first position with a query that sees the key, as far as no window or document hides it. */
 HOST_DEVICE_INLINE int32_t token_first_query(int32_t key)
 {
     return key;
 }
 
-/* Does the query at a position, whose first key is `first_key`, see this one? */
+/* True if the query at a position sees this key; `first_key` is the query's first. */
 HOST_DEVICE_INLINE bool token_sees(int32_t position, int32_t first_key, int32_t key)
 {
     return key >= first_key && key <= token_last_key(position);
 }
 
-/* Ranks that divide the tokens of a sample in halves (2407.21783) have so many runs of it each... */
+/* Zig-zag shards (2407.21783): each rank that divides the tokens of a sample has two runs of it... */
 enum { TOKEN_HALVES = 2 };
 
-/* ... of all of theirs, in the order of the sample, this one: the i-th and the i-th last. */
+/* ... the i-th of all ranks' runs in the sample's order, and the i-th last. Returns the number of one of them. */
 HOST_DEVICE_INLINE int32_t token_half(int32_t rank, int32_t ranks, int32_t half)
 {
     return half == 0 ? rank : TOKEN_HALVES * ranks - 1 - rank;

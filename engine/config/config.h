@@ -1,9 +1,7 @@
-/* The configuration of a run: one struct, one table of keys (config_table.c) from which reading, defaults, help, the
- * effective configuration and the comparison on resume all follow.
- *
- * A config owns its strings and lists: config_load fills it, config_free empties it. Strings that were not given and
- * have no default are NULL. Values are plain; nothing here knows what a device, a tokenizer or a checkpoint is.
- */
+/* The configuration of a run: one struct and one table of keys (config_table.c), from which reading, defaults, help,
+ * the effective configuration and the comparison on resume all follow. A config owns its strings and lists: config_load
+ * fills it, config_free empties it. Strings that were not given and have no default are NULL. Values are plain: this
+ * module knows no device, tokenizer or checkpoint. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,7 +28,7 @@ typedef enum learning_rate_kind {
 typedef struct learning_rate {
     learning_rate_kind kind;
     double peak;           /* lr */
-    double floor;          /* min_lr: what the decaying schedules reach at the last step */
+    double floor;          /* min_lr: the rate of the decaying schedules at the last step */
     double decay_fraction; /* WSD: the share of all steps, at the end, in which the rate falls linearly */
     int64_t warmup;        /* steps; the rate is peak * t / warmup for t <= warmup */
     int64_t steps;
@@ -64,7 +62,7 @@ typedef enum config_order {
     CONFIG_ORDER_PRODUCTS,
     CONFIG_ORDER_HALVES,
     CONFIG_ORDER_PARTS,
-} config_order; /* what travels while what computes */
+} config_order; /* which transfers overlap which ops */
 /* How the tokens of a sample are dealt to ranks that divide them. */
 typedef enum config_balance { CONFIG_BALANCE_HALVES, CONFIG_BALANCE_DOCUMENTS } config_balance;
 /* How tokens come to experts that ranks divide: by price, all of a block gathered, or each where it goes. */
@@ -94,32 +92,32 @@ enum { CONFIG_MAX_KEYS = 256 };
 /* How a run is laid out over ranks: as the file has it, as it is compiled (compile_options), and as a search tries
  * it. */
 typedef struct config_layout {
-    int size[GRID_AXES]; /* ranks along each coordinate; of data, 0: what is left of the ranks */
+    int size[GRID_AXES]; /* ranks along each coordinate; data 0: all remaining ranks */
     int virtual_stages;  /* chunks of a stage, as config_virtual_stages() reads it */
     schedule_kind schedule;
-    char *schedule_for; /* of SCHEDULE_AUTO: a profile, as of profile_open() */
+    char *schedule_for; /* SCHEDULE_AUTO: a profile, as profile_open() takes it */
     bool sequence;
     config_order order;
-    int expert; /* ranks that divide a layer's experts: a block of those of one stage */
+    int expert; /* ranks that divide a layer's experts: a block of one stage's ranks */
     config_dispatch expert_dispatch;
     int zero;
     config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
-    config_balance balance;       /* of what context ranks have */
+    config_balance balance;       /* balance of context ranks */
     config_gather context_gather;
     config_when zero_gather, zero_reduce;
     config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
     int64_t bucket;                   /* bytes of gradients reduced together */
     int compress;                     /* compress_kind, of gradients between data ranks */
-    double density;                   /* of topk and dct */
+    double density;                   /* kept share; topk and dct only */
 } config_layout;
 
 typedef struct config {
     struct {
         model_shape shape;
-        layer_balance router_over; /* of the loss that balances experts */
+        layer_balance router_over; /* scope of the loss that balances experts */
         char *preset;
         char *from;   /* folder of weights, read by the caller that resolves it */
-        bool upcycle; /* whose weights are a dense model's (engine/state/weights/weights_copy.h) */
+        bool upcycle; /* the weights come from a dense model (engine/state/weights/weights_copy.h) */
         char *config; /* a Hugging Face config.json, likewise */
     } model;
     struct {
@@ -138,10 +136,10 @@ typedef struct config {
         config_integers batch_ramp; /* step, batch, step, batch, ... (batch_ramp_samples()) */
         precision_kind precision;
         config_device device;
-        bool tf32;          /* on a GPU, fp32 products may round their operands */
-        bool deterministic; /* on a GPU, the same bits each time */
+        bool tf32;          /* GPU: fp32 products may round their operands */
+        bool deterministic; /* GPU: the same bits each time */
         bool tune;          /* choices of the device are made by timing */
-        bool cuda_graph;    /* on a GPU: a step is enqueued as a whole */
+        bool cuda_graph;    /* GPU: a step is enqueued as a whole */
         int64_t seed;
         int max_skipped; /* steps in a row without finite gradients that stop the run */
         int threads;     /* per rank; 0: the cores divided by the ranks of this host */
@@ -157,7 +155,7 @@ typedef struct config {
         double momentum;
         bool nesterov;
         double muon_lr;               /* peak, where lr is that of the rest */
-        precision_kind state, master; /* in whose compute types they are kept */
+        precision_kind state, master; /* stored in their compute types */
         config_adjust muon_adjust;
         double qk_clip; /* muon: the score of attention beyond which queries and keys shrink; 0: none */
         double clip;    /* largest gradient norm; 0: no clipping */
@@ -167,7 +165,7 @@ typedef struct config {
         recompute recompute;
         int64_t budget; /* bytes of the arena; 0: none */
         config_offload offload;
-        int64_t window; /* bytes of the arena that what is offloaded passes through */
+        int64_t window; /* bytes of the arena that offloaded values pass through */
     } memory;
     struct {
         int every; /* optimizer steps between merges of a fragment; 0: no islands */
@@ -192,9 +190,9 @@ typedef struct config {
         int keep_every;                      /* 0: none is kept for ever */
         char *resume;                        /* "auto", "never", a folder, or s3://... */
         bool restart_data, restart_schedule; /* where a new stage begins */
-        bool fallback;                       /* to an older one if the latest is damaged */
+        bool fallback;                       /* fall back to an older one if the latest is damaged */
         bool asynchronous;                   /* written while the run trains */
-        int export_every, export_format;     /* steps, 0: nothing is exported */
+        int export_every, export_format;     /* steps; 0: no export */
         int memory_every;                    /* steps between copies in the memory of nodes; 0: none */
         char *mirror;                        /* "s3://BUCKET/PREFIX"; NULL: none */
     } checkpoint;
@@ -214,8 +212,8 @@ typedef struct config {
         int verify_every;  /* steps; 0: never */
         double slow_ratio; /* a rank that computes so much longer than the median is named; 0: none is */
         struct {
-            double zscore; /* 0: nobody looks */
-            bool rewind;   /* to the last checkpoint, and on without the data since then */
+            double zscore; /* 0: no check */
+            bool rewind;   /* go back to the last checkpoint and skip the data since then */
         } spike;
         config_integers trace; /* the first and the last step that are traced; empty: none */
     } run;
@@ -226,20 +224,19 @@ typedef struct config {
     struct {
         int64_t start, stop; /* steps, both included; 0: no profile */
     } profile;
-    bool given[CONFIG_MAX_KEYS]; /* by row of the table: said by the user, not filled in */
+    bool given[CONFIG_MAX_KEYS]; /* [row of the table]: set by the user, not filled in */
 } config;
 
-/* Read the file (NULL: nothing but defaults), then the overrides ("section.key=value"), then fill in what was not
- * said. The message of a failure names file:line or "argument N" (from 1), the key, what was expected, and the nearest
- * valid key. On success `out` must be freed. Ends with config_check unless config_wants_shape or
- * config_wants_vocabulary. */
+/* Reads the file (NULL: defaults only), then the overrides ("section.key=value"), then fills in the keys not given. The
+ * message of a failure names file:line or "argument N" (from 1), the key, the expected value, and the nearest valid
+ * key. On success `out` must be freed. Ends with config_check unless config_wants_shape or config_wants_vocabulary. */
 status config_load(config *out, const char *path, int overrides, char *const *override);
 
-/* As config_load, from a text that a program has written (a checkpoint's, a run's): it may include no file and name no
- * variable of the environment (config_read_text()). `name` is the file in messages. */
+/* Same as config_load, for a text that a program has written (a checkpoint's, a run's): it may include no file and name
+ * no variable of the environment (config_read_text()). `name` is the file in messages. */
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides,
                     char *const *override);
-/* From a user's text in memory, as config_load reads the file `name`. */
+/* Reads a user's text in memory as config_load reads the file `name`. */
 status config_parse_users(config *out, const char *name, const char *text, size_t bytes);
 
 /* True if the sizes are to come from model.config or model.from: the caller reads that file and calls
@@ -249,26 +246,25 @@ void config_take_shape(config *c, const model_shape *shape);
 /* All sizes are given but the vocabulary's, which a tokenizer may tell: set it, then config_check. */
 bool config_wants_vocabulary(const config *c);
 
-/* What must hold between keys; one line that says what to do. */
+/* Checks the rules between keys; a failure is one line that says how to fix it. */
 status config_check(const config *c);
-/* The part of it that is about c->parallel; and what about its sizes holds for every model that is laid out, configured
- * or not. STATUS_USAGE and one line otherwise. */
+/* The first checks c->parallel, the second the sizes that every layout must satisfy, configured or not. Fail with
+ * STATUS_USAGE and one line. */
 status config_check_layout(const config *c);
 status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages, int64_t sequence);
-/* The same for what depends on the number of ranks, which are laid out: the grid as `rank` sees it. `ranks` 0: those of
- * c->parallel, one along data unless it says more. */
+/* Checks the rules that depend on the number of ranks and lays the ranks out: the grid as `rank` sees it. `ranks` 0:
+ * the ranks of c->parallel, one along data unless it says more. */
 status config_lay_out(grid *out, const config *c, int ranks, int rank);
 /* The blocks of ranks that divide a layer's experts, of a layout. */
 void config_block_experts(grid *out, const config_layout *l);
-/* Samples that all ranks together compute in one micro-batch; how many micro-batches each rank computes of so many
- * samples. */
+/* Samples that all ranks together compute in one micro-batch; micro-batches that each rank computes for `samples`. */
 int64_t config_samples_together(const grid *g, int64_t micro_batch);
 int config_microbatches(const grid *g, int micro_batch, int samples);
 /* Tokens of a step over all ranks; with a ramp, at its end. */
 int64_t config_step_tokens(const config *c);
 /* Chunks of layers of each stage; one stage alone has 1. */
 int config_virtual_stages(const config_layout *l);
-/* Has each of so many stages a part of the vocabulary? */
+/* True if each of `stages` stages has a part of the vocabulary. */
 bool config_divides_vocabulary(const config_layout *l, int stages);
 /* Are the layouts equal in all that they say? Words and lists are compared by their address. */
 bool config_layout_same(const config_layout *a, const config_layout *b);
@@ -289,9 +285,9 @@ status config_each(const config *c, status (*each)(void *context, const char *ke
 
 /* Every key with its type, default and meaning. */
 void config_help(FILE *out);
-/* The same of one key or of those of a section; false if there is neither. */
+/* Prints the help of one key or of a section's keys; false if there is neither. */
 bool config_help_about(FILE *out, const char *name);
-/* For a shell: a line a key, "section.key=", and the words that it may be. */
+/* Prints a line per key for a shell: "section.key=" and its valid words. */
 void config_words(FILE *out);
 /* The table as a JSON schema (draft 2020-12), for editors. */
 void config_schema(FILE *out);
@@ -311,11 +307,9 @@ learning_rate config_learning_rate(const config *c);
 
 void config_free(config *c);
 
-/* The global batch of every step: a pure function of the step, so that resuming needs no state.
- *
- * train.batch_ramp lists [step, batch]: from that step on, counted from 0, so many samples a step; without it every
- * step has train.global_batch, which is also what a ramp ends with.
- */
+/* The global batch of every step: a pure function of the step, so that resuming needs no state. train.batch_ramp lists
+ * [step, batch]: from that step on (counted from 0) a step has `batch` samples. Without a ramp every step has
+ * train.global_batch, which is also the ramp's last batch. */
 
 /* How many batches there are, at least one; which of them step number `step` has; how many samples number `stage`
  * has. */
@@ -328,22 +322,22 @@ int64_t batch_ramp_total(const config *c, int64_t first, int64_t end);
 /* A ramp begins at step 0, rises, and ends with train.global_batch. */
 status batch_ramp_check(const config *c);
 
-/* The text of a user's file, whose comments, order and spacing stay, with the value of "section.key" replaced by
- * `value`, YAML on one line. A key that it does not have goes behind the last of its section; a section that it does
- * not have goes to the end, as section: {key: value}. A fresh string. STATUS_USAGE, with `name` in front, where the
- * text is no YAML or where an alias or an odd layout leaves no place for it. */
+/* Returns, as a fresh string, the text of a user's file with the value of "section.key" replaced by `value` (YAML on
+ * one line); comments, order and spacing stay. A missing key is added after the last of its section; a missing section
+ * is added at the end, as section: {key: value}. STATUS_USAGE, with `name` in front, if the text is no YAML or if an
+ * alias or an odd layout leaves no place for the key. */
 status config_edit(char **out, const char *name, const char *text, const char *key, const char *value);
 
-/* The text of file `name` as a user would change it to say what `to` says: of the keys below one of the `sections` (a
- * list that NULL ends) those in which `from`, the file as it is, differs, and each that is said in `override`
- * ("section.key=value", `overrides` of them). STATUS_FAILED where what comes out does not read back as `to`. */
+/* Rewrites the text of file `name` as a user would to say the same as `to`. Changes the keys below one of the
+ * `sections` (a NULL-terminated list) in which `from`, the file as it is, differs, and each key given in `override`
+ * ("section.key=value", `overrides` of them). STATUS_FAILED if the result does not read back as `to`. */
 status config_rewrite(char **out, const char *name, const config *from, const config *to, const char *const *sections,
                       int overrides, char *const *override);
 
-/* Reads the keys of a YAML text, each at most once. Messages begin with "name:line: ". What a user wrote may include
- * files, seen from the folder of `name`, whose keys its own override, and paths in it may name variables of the
- * environment, ${NAME}; neither holds for a `stored` text, which a program wrote and anybody may have changed. $${
- * stands for ${ in both. */
+/* Reads the keys of a YAML text, each at most once. Messages begin with "name:line: ". A user's text may include files,
+ * relative to the folder of `name`; its own keys override theirs, and its paths may name variables of the environment,
+ * ${NAME}. Neither holds for a `stored` text, which a program wrote and anybody may have changed. $${ stands for ${ in
+ * both. */
 status config_read_text(config *c, const char *name, const char *text, size_t bytes, bool stored);
 /* The same of "section.key=value", each key at most once. Messages begin with "argument N: ", where N counts from 1. */
 status config_read_overrides(config *c, int count, char *const *override);

@@ -1,5 +1,5 @@
-/* What must hold between keys of a configuration: a list of rules, each with the line a person reads when it is broken.
- * The messages name keys, not lines: a broken rule is rarely the fault of one line. */
+/* Checks the rules between keys of a configuration: a list of rules, each with the line a person reads when it is
+ * broken. The messages name keys, not lines: a broken rule is rarely the fault of one line. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +132,7 @@ static status check_mlflow(const config *c)
     return STATUS_OK;
 }
 
-/* With noise, nothing is sent but what was clipped and got it. */
+/* Noise requires that every sent change is clipped and noised. */
 static status check_privacy(const config *c)
 {
     bool gossip = c->outer.topology == CONFIG_OUTER_GOSSIP;
@@ -151,7 +151,7 @@ static status check_privacy(const config *c)
                : STATUS_OK;
 }
 
-/* By coordinate: every island must have every change, whole, and one of them must not decide. */
+/* A merge by coordinate needs every change, whole, on every island, and no single island may decide. */
 static status check_robust(const config *c)
 {
     const char *word = c->outer.robust == CONFIG_ROBUST_MEDIAN ? "median" : "trimmed";
@@ -238,7 +238,7 @@ status config_check(const config *c)
                            precision_words[c->optimizer.master], precision_words[c->optimizer.master],
                            precision_words[c->train.precision]);
     TRY(check_qk_clip(c));
-    /* What the exit statuses 1 and 2 say, and a launcher's above 125, is something else. */
+    /* Exit statuses 1, 2 and a launcher's above 125 have other meanings. */
     if (c->run.exit_when_stopped == STATUS_FAILED || c->run.exit_when_stopped == STATUS_USAGE)
         return status_fail(STATUS_USAGE,
                            "run.exit_when_stopped %d is the exit status of a failure: choose 0, or 3 to 125",

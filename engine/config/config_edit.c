@@ -40,7 +40,7 @@ static yaml_node_t *last_of(editor *e, const yaml_node_t *n)
     return NULL;
 }
 
-/* Where its own text ends; a block's mark is where the next token begins, behind comments that are not its own. */
+/* Returns where a node's own text ends; a block's end mark is at the next token, past comments that follow it. */
 static size_t end_of(editor *e, yaml_node_t *n)
 {
     for (yaml_node_t *last = n; is_block(n) && (last = last_of(e, n)) != NULL;)
@@ -76,12 +76,12 @@ static yaml_node_pair_t *find_pair(editor *e, const yaml_node_t *map, const char
     return NULL;
 }
 
-/* A line of its own below the last of a block's; or, between braces, behind the last pair. */
+/* Appends a pair: on a line of its own below a block's last pair or, between braces, after the last pair. */
 static char *append_pair(editor *e, yaml_node_t *map, const char *path, const char *value)
 {
     AUTO_FREE char *pair = nest(path, value), *line = NULL;
     yaml_node_t *last = last_of(e, map);
-    size_t at = last ? end_of(e, last) : byte_of(e, map->end_mark.index) - 1; /* before the brace of {} */
+    size_t at = last ? end_of(e, last) : byte_of(e, map->end_mark.index) - 1; /* the brace of {} */
     if (!is_block(map)) {
         line = must_format("%s%s", last ? ", " : "", pair);
     } else {
@@ -92,7 +92,7 @@ static char *append_pair(editor *e, yaml_node_t *map, const char *path, const ch
     return splice(e, at, at, line);
 }
 
-/* Behind the colon of a key whose value is a block or nothing; else in the value's place. */
+/* Replaces a value; a block or an empty value is replaced right after the key's colon. */
 static char *replace_value(editor *e, const yaml_node_t *key, yaml_node_t *value, const char *by)
 {
     size_t begin = byte_of(e, value->start_mark.index), end = end_of(e, value), colon = byte_of(e, key->end_mark.index);
@@ -104,7 +104,7 @@ static char *replace_value(editor *e, const yaml_node_t *key, yaml_node_t *value
     return out;
 }
 
-/* At the end of a text in which nothing is said. */
+/* Appends a line to an empty document. */
 static char *append_line(const editor *e, const char *path, const char *value)
 {
     AUTO_FREE char *pair = nest(path, value);
@@ -112,7 +112,7 @@ static char *append_line(const editor *e, const char *path, const char *value)
     return must_format("%s%s%s\n", e->text, length && e->text[length - 1] != '\n' ? "\n" : "", pair);
 }
 
-/* Goes down as far as the text has the path's names, and changes what is there. NULL: there is no place. */
+/* Descends as far as the text has the path's names, and edits there. NULL: there is no place. */
 static char *edit(editor *e, const char *path, const char *value)
 {
     yaml_node_t *map = yaml_document_get_root_node(&e->document);
@@ -152,7 +152,7 @@ status config_edit(char **out, const char *name, const char *text, const char *k
     return *out ? STATUS_OK : status_fail(STATUS_USAGE, "%s: there is no place for %s: %s in it", name, key, value);
 }
 
-/* ---- what differs ------------------------------------------------------------------------------------------------ */
+/* ---- differences ------------------------------------------------------------------------------------------------- */
 
 /* Is the key one of the overrides', or below a section that one of them names? */
 static bool is_said(const char *key, int overrides, char *const *override)
@@ -173,8 +173,7 @@ static bool is_below(const char *key, const char *const *sections)
     return false;
 }
 
-/* The first key whose value is another's in what was written, or NULL: what the model's own files fill in is not
- * compared. */
+/* Returns the first written key that differs, or NULL: keys filled in from the model's own files are not compared. */
 static const char *differing(const config *a, const config *b)
 {
     for (int i = 0; i < config_table_rows(); i++) {

@@ -1,7 +1,6 @@
-/* Layouts: what no layout may be, and a run's place in its own.
- *
- * Each rule is a function with the line that a person reads where it is broken. `sizes` rules hold whoever asks for a
- * layout; the rest ask what a configuration wants beside it. */
+/* Layouts: the rules that every layout obeys, and a run's place in its own. Each rule is a function with the line that
+ * a person reads when it is broken. `sizes` rules hold for every caller; the rest compare a layout with the rest of the
+ * configuration. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +66,7 @@ status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], i
     return STATUS_OK;
 }
 
-/* ---- and of what else is configured ---- */
+/* ---- and with the rest of the configuration ---- */
 
 static status check_compress(const config *c)
 {

@@ -1,4 +1,4 @@
-/* A config from its file and overrides: defaults, what was said, and what follows from it. */
+/* Loads a config from its file and overrides: defaults, given values, derived values. */
 #include "engine/config/config.h"
 
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void derive_shape(config *c)
         s->max_sequence = c->train.sequence;
 }
 
-/* What follows from other keys, for keys that were not given. */
+/* Derives the keys that were not given from other keys. */
 static void derive(config *c)
 {
     const preset *p = c->model.preset ? presets_find(c->model.preset) : NULL;

@@ -27,7 +27,7 @@ typedef struct reader {
     config *config;
     yaml_document_t *document;
     const char *file;           /* NULL: overrides */
-    bool stored;                /* a program has written it: it includes nothing and names no variables */
+    bool stored;                /* a program has written it: no includes, no variables */
     const struct reader *above; /* the file that includes this one */
     int argument;
     int seen[CONFIG_MAX_KEYS]; /* where each row was said in this source: line or argument; 0: not yet */
@@ -58,8 +58,8 @@ static status unknown(const reader *r, const char *key, const yaml_node_t *node)
 
 /* ---- ${VARIABLE} in paths ---------------------------------------------------------------------------------------- */
 
-/* Appends the value of the variable whose name begins at `name`; *after: behind the closing brace. Of a stored text
- * the braces are what they are. */
+/* Appends the value of the variable named at `name`; *after: the character past the closing brace. In a stored text the
+ * braces stay. */
 static status append_variable(FILE *out, const reader *r, const char *name, const char **after)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
@@ -86,7 +86,7 @@ static status append_variable(FILE *out, const reader *r, const char *name, cons
     return s;
 }
 
-/* Replaces ${NAME} in a scalar's text by what the environment says, and $${ by ${. */
+/* Replaces ${NAME} in a scalar's text by the environment's value, and $${ by ${. */
 static status expand_scalar(const reader *r, yaml_node_t *node)
 {
     const char *text = (const char *)node->data.scalar.value;
@@ -116,7 +116,7 @@ static status expand_scalar(const reader *r, yaml_node_t *node)
     return s;
 }
 
-/* The scalars of a value that holds paths: itself, those of a list, and those of the maps in it. */
+/* Expands a value that holds paths: the scalar itself, a list's items, and the values of maps in that list. */
 static status expand(const reader *r, yaml_node_t *node, int depth)
 {
     yaml_document_t *d = r->document;
@@ -131,7 +131,7 @@ static status expand(const reader *r, yaml_node_t *node, int depth)
     return STATUS_OK;
 }
 
-/* Addresses are no paths: what is written into the run's files must hold no password of the environment. */
+/* Addresses are no paths: the run's files must not hold a password from the environment. */
 static bool holds_paths(const config_row *row)
 {
     return row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_SOURCES;
@@ -156,7 +156,7 @@ static status set(reader *r, int row, const yaml_node_t *key, yaml_node_t *value
     return STATUS_OK;
 }
 
-/* What a run has written: its configuration in a checkpoint, or its config.yaml, with its numbers beside it. */
+/* True for a run's own text: its configuration in a checkpoint, or its config.yaml, with its numbers beside it. */
 static bool is_of_run(const reader *r)
 {
     const char *slash = r->file ? strrchr(r->file, '/') : NULL, *name = slash ? slash + 1 : r->file;
@@ -223,7 +223,7 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
     if (value->type == YAML_MAPPING_NODE)
         return walk_map(r, path, value);
     if (config_value_is_null(value))
-        return STATUS_OK; /* a section whose keys are all commented out */
+        return STATUS_OK; /* a section with all keys commented out */
     const char *what = *path ? path : "a configuration";
     return at(r, place(r, key), status_fail(STATUS_USAGE, "%s is a section: expected keys with values under it", what));
 }
@@ -254,7 +254,7 @@ static status include_one(const reader *r, yaml_node_t *name)
     return s;
 }
 
-/* Reads what a file includes before its own keys, which override it; of several, the later override the earlier. */
+/* Reads the included files before the file's own keys, which override them; later files override earlier ones. */
 static status read_included(reader *r, yaml_node_t *root)
 {
     yaml_document_t *d = r->document;

@@ -118,7 +118,7 @@ static json_t *(*const makers[CONFIG_TYPES])(const config_row *) = {
     [CONFIG_TYPE_PAIRS] = pairs_of,
 };
 
-/* What a key takes, what it means, and its default as YAML means it. */
+/* Returns a key's property: type, meaning, and default as YAML reads it. */
 static json_t *property_of(const config_row *row)
 {
     json_t *out = makers[row->type](row);
@@ -136,7 +136,7 @@ static json_t *new_section(void)
     return json_pack("{s:[s, s], s:{}, s:b}", "type", "object", "null", "properties", "additionalProperties", 0);
 }
 
-/* Puts a key's property where its sections lead to, and makes those that are not there. */
+/* Puts a key's property below its sections, and creates missing sections. */
 static void add_key(json_t *root, const config_row *row)
 {
     char name[64];

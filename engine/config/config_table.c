@@ -73,7 +73,7 @@ static const char *const recomputes[] = {"none", "selective", "full", NULL};
     ROW(key, kind, member, NULL, low, high, words, resume, otherwise, doc)
 #define DERIVED(kind, key, ...) DERIVED_AT(#key, kind, key, __VA_ARGS__)
 
-/* A row of models/sizes.def. Whole numbers are as large as their type here; shape_check() says what is possible. */
+/* A row of models/sizes.def. Whole numbers are as large as their type here; shape_check() limits them further. */
 #define MOST_INT(high)    INTMAX
 #define MOST_LONG(high)   ANY
 #define MOST_NUMBER(high) high

@@ -15,30 +15,30 @@ typedef enum config_type {
     CONFIG_TYPE_BOOL,      /* bool */
     CONFIG_TYPE_WORD,      /* an enumeration, stored as the position of its word */
     CONFIG_TYPE_STRING,    /* char *, owned; NULL when not given */
-    CONFIG_TYPE_PRESET,    /* as a string, and the name of a preset */
+    CONFIG_TYPE_PRESET,    /* a string, and the name of a preset */
     CONFIG_TYPE_SOURCES,   /* config_sources */
-    CONFIG_TYPE_ADDRESSES, /* config_sources, whose paths are addresses */
+    CONFIG_TYPE_ADDRESSES, /* config_sources with addresses as paths */
     CONFIG_TYPE_INTEGERS,  /* config_integers */
     CONFIG_TYPE_PAIRS,     /* config_integers, two by two */
-    CONFIG_TYPE_FACTORS,   /* double [SHAPE_ROPE_FACTORS], 0 behind the last */
+    CONFIG_TYPE_FACTORS,   /* double [SHAPE_ROPE_FACTORS], 0 after the last */
     CONFIG_TYPES
 } config_type;
 
-/* What a difference between a checkpoint and the run that resumes from it means. */
+/* Meaning of a difference between a checkpoint and the run that resumes from it. */
 typedef enum config_resume {
     CONFIG_FIXED,   /* refused: the run would not be the same run */
     CONFIG_STAGE,   /* refused, except where a new stage begins in a folder of its own */
     CONFIG_CHANGES, /* allowed, and said */
-    CONFIG_SILENT,  /* only says where to look or what to call it */
+    CONFIG_SILENT,  /* only a location or a label */
 } config_resume;
 
 typedef struct config_row {
     const char *key; /* section.key */
     config_type type;
-    size_t offset;           /* in config */
+    size_t offset;           /* offset in config */
     const char *fallback;    /* the default as YAML; NULL: it follows from other keys, as `otherwise` says */
     double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS and PAIRS */
-    const char *const *word; /* of CONFIG_TYPE_WORD, ends with NULL */
+    const char *const *word; /* words of CONFIG_TYPE_WORD, NULL-terminated */
     config_resume resume;
     const char *otherwise; /* the default in words where fallback is NULL */
     const char *doc;
@@ -53,24 +53,24 @@ bool config_table_is_section(const char *name);
 /* The key or section that was probably meant, or NULL. */
 const char *config_table_nearest(const char *key);
 
-/* Values of configuration keys by type: from YAML, back to YAML, compared and freed. What differs between the types is
- * one row of a table here. Messages of failures say what was expected; the caller adds where. */
+/* Values of configuration keys by type: read from YAML, written to YAML, compared and freed. Each type is one row of a
+ * table here. Messages of failures name the expected value; the caller adds where. */
 
 /* Replaces the value; on failure leaves it. */
 status config_value_set(config *c, const config_row *row, yaml_document_t *document, yaml_node_t *node);
 /* The same from text that is one plain YAML scalar. */
 status config_value_set_text(config *c, const config_row *row, const char *text);
-/* As YAML on one line that reads back to the same value. */
+/* Prints a value as YAML on one line that reads back to the same value. */
 void config_value_print(FILE *out, const config *c, const config_row *row);
 /* The same as a fresh string. */
 char *config_value_text(const config *c, const config_row *row);
 void config_value_free(config *c, const config_row *row);
-/* "an integer from 1 to 8", "one of none, selective, full": what a key takes. */
+/* Prints which values a key takes: "an integer from 1 to 8", "one of none, selective, full". */
 void config_value_expected(FILE *out, const config_row *row);
 
-/* Nothing, ~ or null. */
+/* True for an empty value, ~ or null. */
 bool config_value_is_null(const yaml_node_t *node);
 
-/* What a user wrote, fit for one line of a message: cut, without control characters. */
+/* Quotes a user's text for one line of a message: cut, without control characters. */
 enum { CONFIG_VALUE_QUOTE = 64 };
 void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text);

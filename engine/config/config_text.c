@@ -1,4 +1,4 @@
-/* A config as text: the effective configuration, what differs on resume, help. */
+/* Prints a config as text: the effective configuration, differences on resume, help. */
 #include "engine/config/config.h"
 
 #include <stdlib.h>
@@ -23,8 +23,8 @@ static int depth(const char *key, const char **last)
     return dots;
 }
 
-/* It follows from other keys, and they give none: heads that do not divide the hidden size. config_check says so; until
- * then the key is left out, as it was in what was read. */
+/* True if the key derives from others and they give no value: heads that do not divide the hidden size. config_check
+ * reports it; until then the key is left out, as in the text that was read. */
 static bool is_unknown(const config *c, const config_row *row)
 {
     const void *field = (const char *)c + row->offset;

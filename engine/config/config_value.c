@@ -15,7 +15,7 @@
 void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *original)
 {
     int n = 0;
-    /* "http://USER:PASSWORD@HOST" without what stands before the last @: a fresh string. */
+    /* "http://USER:PASSWORD@HOST" without the part before the last @: a fresh string. */
     const char *begin = strstr(original, "://"), *end = strrchr(original, '@');
     AUTO_FREE char *text = begin && end && end > begin
                                ? must_format("%.*s***%s", (int)(begin + 3 - original), original, end)
@@ -31,7 +31,7 @@ void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *original)
     }
 }
 
-/* What a node is, for "expected ..., not ...". */
+/* Names a node's kind, for "expected ..., not ...". */
 static void describe(char out[CONFIG_VALUE_QUOTE + 16], const yaml_node_t *node)
 {
     char text[CONFIG_VALUE_QUOTE];
@@ -322,7 +322,7 @@ static status set_sources(void *field, const config_row *row, yaml_document_t *d
     return STATUS_OK;
 }
 
-/* What is written into the run's files holds no password. */
+/* Sources in the run's files hold no password. */
 static status set_addresses(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
     config_sources list = {0};
@@ -394,7 +394,7 @@ static void print_integers(FILE *out, const void *field, const config_row *row)
     fputc(']', out);
 }
 
-/* An array of fixed size: what is not given is 0. */
+/* Sets an array of fixed size: missing items are 0. */
 static status set_factors(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
     double list[SHAPE_ROPE_FACTORS] = {0};

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* After warm-up a schedule is a factor in [0, 1] between min_lr and lr, except where it knows no min_lr. */
+/* Every schedule past warm-up is a factor in [0, 1] between min_lr and lr, except one that has no min_lr. */
 static double rate_after_warmup(const learning_rate *s, int64_t step)
 {
     const double range = s->peak - s->floor, length = (double)(s->steps - s->warmup);

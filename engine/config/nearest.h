@@ -10,7 +10,7 @@ typedef struct nearest {
 
 void nearest_offer(nearest *n, const char *candidate);
 
-/* The best candidate, or NULL if none is near enough to be what was meant. */
+/* The best candidate, or NULL if none is near enough. */
 const char *nearest_word(const nearest *n);
 
 /* Insertions, deletions, replacements and swaps of neighbours that turn a into b. Words over 63 bytes are cut. */

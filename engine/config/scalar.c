@@ -111,7 +111,7 @@ static int decode(const unsigned char *text, unsigned *point)
     return length;
 }
 
-/* What YAML allows unescaped between double quotes (its "printable" set, less quote, backslash and breaks). */
+/* True for characters that YAML allows unescaped between double quotes ("printable", less quote, backslash, breaks). */
 static bool printable(unsigned point)
 {
     if (point < 0xA0)

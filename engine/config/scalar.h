@@ -1,5 +1,5 @@
-/* Scalars of YAML: numbers, sizes and text, from what a user wrote and back to what reads the same, here and in the
- * YAML libraries of other languages. */
+/* Scalars of YAML: numbers, sizes and text, read from a user's text and printed so that they read back the same, here
+ * and in the YAML libraries of other languages. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,10 +11,10 @@ bool scalar_integer(const char *text, int64_t *out);
 bool scalar_number(const char *text, double *out); /* finite */
 bool scalar_size(const char *text, int64_t *out);  /* "1.5GiB", "512 MiB", "1048576" */
 
-/* In the largest binary unit that divides it. */
+/* Prints a size in the largest binary unit that divides it. */
 void scalar_print_size(FILE *out, int64_t value);
 /* The fewest digits that read back to the same bits; with a point before the exponent, without which YAML libraries in
  * other languages take the number for a string. */
 void scalar_print_number(FILE *out, double value);
-/* Between quotes where it needs them; NULL is null. */
+/* Prints text, quoted where needed; NULL is null. */
 void scalar_print_text(FILE *out, const char *text);

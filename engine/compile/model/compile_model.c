@@ -31,7 +31,7 @@ bool compile_divides_vocabulary(const compile_options *o)
     return config_divides_vocabulary(&o->layout, o->grid.size[GRID_PIPELINE]);
 }
 
-/* Divides by what each layer's forward pass costs, in units of the first layer's, and the head's beside the last
+/* Divides layers by the FLOPs of their forward pass, in units of the first layer's, plus the head's on the last
  * chunk. */
 static status divide_by_cost(int *counts, const compile_options *o, int all)
 {

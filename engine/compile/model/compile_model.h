@@ -11,24 +11,24 @@
 
 /* A usage failure (an impossible layout) is one line. `out` must be freed either way. */
 status compile_model(compiled *out, const compile_options *options);
-/* The same of the rank of this stage that needs most: what all of them must decide alike is decided for it. */
+/* Compiles the rank of this stage that needs most: decisions that all its ranks must share are taken for this one. */
 status compile_model_largest(compiled *largest, const compile_options *options);
 void compile_free(compiled *c);
 void compile_program_free(compiled_program *p);
-/* All programs of a model in turn, those that were not compiled with an empty list. */
+/* Number of programs of a model, one after the other; programs that were not compiled have an empty list. */
 enum { COMPILE_PROGRAMS = 4 + COMPILE_RAMP + (1 + COMPILE_RAMP) * COMPILE_HIGHER };
 const compiled_program *compile_program_at(const compiled *c, int i);
-/* The training program of so many micro-batches, options.microbatches or one of options.ramp, on a rung. */
+/* The training program of `microbatches` micro-batches, options.microbatches or one of options.ramp, in a bucket. */
 const compiled_program *compile_program_of(const compiled *c, int microbatches, int rung);
 
-/* What the schedule is over the layout's stages; SCHEDULE_AUTO: it is found (compile_find()). */
+/* The schedule over the layout's stages; SCHEDULE_AUTO: it is found (compile_find()). */
 schedule_kind compile_schedule_kind(const compile_options *o);
 /* Which stage holds which chunks of layers. */
 chunk_map compile_chunks(const compile_options *o);
 
-/* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
+/* True if two compiled ranks of one stage hold parameters and tokens of the same sizes. */
 bool compile_same_sizes(const compiled *a, const compiled *b);
-/* Which of the ranks whose gradients sum with this one's owns most, the lowest of several, as an index along
+/* The rank that owns most among those that sum gradients with this one (the lowest of several), as an index along
  * AXIS_GRADIENT; *spread: how many bytes less the least one owns. */
 int compile_largest_owner(const compiled *c, int64_t *spread);
 

@@ -1,5 +1,5 @@
-/* What is compiled: the options, one rank's share of the model, its programs. Types only: compile_model.h and
- * compile_program.h make them, step/ has the steps. */
+/* Types of the compiler: the options, one rank's share of the model, its programs. compile_model.h and
+ * compile_program.h make them; step/ has the steps. */
 #pragma once
 
 #include "engine/config/config.h"
@@ -16,28 +16,28 @@ enum { COMPILE_ALIGNMENT = 256 };           /* bytes, of every tensor with stora
 enum { COMPILE_RAMP = 29 };                 /* the most training programs with fewer micro-batches */
 enum { COMPILE_HIGHER = LADDER_RUNGS - 1 }; /* and with room for more rows of experts */
 
-/* What travels while what computes: see order.h. */
+/* Which transfers overlap which ops: see order.h. */
 typedef enum compile_order {
     ORDER_AS_LOWERED,
-    ORDER_EARLY,  /* launches are early */
-    ORDER_FILLED, /* and products are moved between a launch and the op that needs it */
-    ORDER_HALVED, /* and there are twice as many of them, so that some are left for the forward pass after */
-    /* The last three, and where none of them is beside a transfer of the forward pass, its own product in parts: */
+    ORDER_EARLY,  /* launches move early */
+    ORDER_FILLED, /* also, products move between a launch and the op that needs it */
+    ORDER_HALVED, /* also, products are halved, so that some are left for the next forward pass */
+    /* Same as the last three, but a forward transfer that no other product hides gets its own product in parts: */
     ORDER_EARLY_PARTS,
     ORDER_FILLED_PARTS,
     ORDER_HALVED_PARTS,
     ORDER_COUNT,
 } compile_order;
 
-/* The programs of rungs above the first (layers/ladder.h). Those of a search, which asks for their bytes alone, are of
- * the few micro-batches that reach the peak of all. */
+/* Programs of capacity buckets above the first (layers/ladder.h). A search only needs their bytes: its programs have
+ * just the few micro-batches that reach the peak of all. */
 typedef enum compile_higher { HIGHER_WHOLE, HIGHER_SHORT, HIGHER_NONE } compile_higher;
 
 typedef struct compile_optimizer {
     config_optimizer name;
     bool nesterov;
     config_adjust adjust;
-    double qk_clip;      /* of scores, by Muon (optimizer.h); 0: none */
+    double qk_clip;      /* limit of attention scores under Muon (optimizer.h); 0: none */
     dtype state, master; /* narrower than fp32: stochastically rounded; a master of the compute type is the weight */
 } compile_optimizer;
 
@@ -46,27 +46,27 @@ typedef struct compile_options {
     precision_kind precision;
     int64_t sequence;
     int micro_batch, microbatches; /* sequences; micro-batches a step */
-    int ramp[COMPILE_RAMP];        /* micro-batches of the steps before, ascending; 0: no more */
+    int ramp[COMPILE_RAMP];        /* micro-batches of the ramp's earlier steps, ascending; 0: no more */
     bool document_mask;
-    layer_balance router_over; /* of the loss that balances experts */
+    layer_balance router_over; /* scope of the loss that balances experts */
     layer_transfers transfers; /* chosen by transfer_choose() */
     grid grid;
     config_layout layout; /* its list of layers and its words are the caller's */
-    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_program.h);
-     * NULL: compile() makes it. */
+    /* The caller's schedule (compile_program.h) for SCHEDULE_AUTO or a divided vocabulary, where finding it takes a
+     * while; NULL: compile() makes it. */
     const schedule *found;
-    const schedule *few; /* that of recompute_microbatches(), where the vocabulary is divided; NULL: made each time */
+    const schedule *few; /* schedule of recompute_microbatches(), if the vocabulary is divided; NULL: made each time */
     compile_order order; /* the best, as far as memory allows */
-    compress_method compress; /* of gradients, where they are summed over data ranks */
+    compress_method compress; /* method for gradients that are summed over data ranks */
     compile_optimizer optimizer;
     bool offload;   /* optimizer states and masters of matrices are in a device's pinned host memory */
     int64_t window; /* bytes of the arena that they pass through */
     recompute recompute;
     int64_t budget;            /* bytes of arena; 0: none */
-    const op_backend *backend; /* whose scratch is planned; NULL: none */
-    const devices_row *device; /* whose figures weigh computing against bytes; NULL: the backend's, or an H100's */
+    const op_backend *backend; /* plans scratch for this backend; NULL: none */
+    const devices_row *device; /* its figures weigh computing against bytes; NULL: the backend's, or an H100's */
     bool tf32;                 /* its fp32 products may round their operands */
-    bool any_order;            /* train.deterministic: false; of prices alone */
+    bool any_order;            /* train.deterministic: false; only affects prices */
     bool graph;                /* it plays each program as one CUDA graph */
     int threads;
     int64_t loss_tokens;  /* tokens per loss chunk; 0: automatic (tokens.h) */
@@ -76,7 +76,7 @@ typedef struct compile_options {
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
 
-/* The tensor whose bytes `t` has in the end: a placed program has views of views (place.h). NULL: of none. */
+/* Returns the tensor that holds the bytes of `t`: a placed program has views of views (place.h). NULL for NULL. */
 static inline tensor *compiled_holder(const tensor *t)
 {
     while (t && t->base)
@@ -95,11 +95,11 @@ static inline tensor *compiled_operand(const op *o, int k)
 typedef struct compiled_program {
     pool pool;
     program list;
-    int64_t transient_bytes, lower_bound; /* of the transient region */
-    int64_t enough;                       /* of them, for a trial: placing stops there; 0: near the lower bound */
+    int64_t transient_bytes, lower_bound; /* bytes of the transient region */
+    int64_t enough;                       /* a trial stops placing at this many bytes; 0: near the lower bound */
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
     int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
-    /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
+    /* training program: weights and optimizer are the previous step's until this op; else -1 */
     int first_change;
     double flops[PHASE_COUNT];
     int64_t tensors;
@@ -110,37 +110,36 @@ typedef struct compiled {
     pool pool;
     compile_options options;
     decoder model;
-    const int *owners;      /* by the parameter's number: the replica that owns it whole, or -1 */
-    const storage *storage; /* likewise */
+    const int *owners;      /* [parameter] the replica that owns it whole, or -1 */
+    const storage *storage; /* [parameter] */
     recorder_grid around;
     layer_inputs values;
     int state_count;              /* values.states */
-    const char *feedback_section; /* of checkpoints: what this rank's compressed gradients lacked; NULL: none are */
+    const char *feedback_section; /* checkpoint section of this rank's error feedback; NULL: no compression */
     int feedback_ranks;           /* how many replicas have such a section */
-    int64_t batch_bytes;          /* of the ids, from the arena's beginning */
-    int64_t mirror_bytes;         /* of all values, likewise: on a device, what has a copy in host memory */
-    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, what is
-                                 offloaded, marks */
-    int64_t persistent_bytes; /* transients begin here */
+    int64_t batch_bytes;          /* bytes of the ids, which begin the arena */
+    int64_t mirror_bytes;         /* bytes of all values, which begin the arena; a device mirrors them in host memory */
+    int64_t pinned_bytes;         /* pinned host memory of a device: mirror, a second block of ids to read ahead into,
+                               * offloaded state, marks */
+    int64_t persistent_bytes;     /* transients begin here */
     int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
     bool first_stage, last_stage;
     int stage_layers;
     /* compile(): */
-    schedule *found; /* by itself, or NULL */
+    schedule *found; /* made by compile(), or NULL */
     compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
-    /* Of training, and of each of the ramp, the rungs above the first (layers/ladder.h); empty above the last. */
+    /* Capacity buckets above the first (layers/ladder.h) of training, then of each of the ramp; empty past the last. */
     compiled_program higher[1 + COMPILE_RAMP][COMPILE_HIGHER];
-    compiled_program
-        gathers; /* of weights that ranks have updated, before anything but a step reads them; empty: they are whole */
+    compiled_program gathers; /* gathers updated weights for readers outside a step; empty: they are whole */
     int64_t arena_bytes;
     int64_t sums,
-        /* address and bytes of what verification notes: a note, a sum for each state, and of an op's outputs; 2 words
+        /* address and bytes of verification's notes: a note, a sum for each state and for an op's outputs; 2 words
          * each */
         sums_bytes;
-    int64_t before, before_bytes; /* and of what an op is about to change */
-    int marks;                    /* of the program that has most */
+    int64_t before, before_bytes; /* the same for tensors that an op is about to change */
+    int marks;                    /* maximum over the programs */
     int64_t workspace;            /* bytes that each of certain ops may have (place.h) */
-    int dropped;                  /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
-    const char *decision;         /* which, in words */
-    compile_order order;          /* of the training programs */
+    int dropped;                  /* RECOMPUTE_CHOSEN: number of forward ops with recomputed outputs */
+    const char *decision;         /* these ops, in words */
+    compile_order order;          /* order of the training programs */
 } compiled;

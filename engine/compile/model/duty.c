@@ -13,7 +13,7 @@ static duty_rows owned_rows(const storage *s)
     return p->vector ? (duty_rows){0, s->own_rows * p->columns} : (duty_rows){s->own_first, s->own_rows};
 }
 
-/* An even share for each replica of what all of them hold and update. */
+/* Divides rows that all replicas hold and update evenly among them. */
 static duty_rows even_rows(const storage *s, axis_group replicas)
 {
     const parameter *p = s->of;
@@ -23,7 +23,7 @@ static duty_rows even_rows(const storage *s, axis_group replicas)
     return r;
 }
 
-/* The rows before those that an earlier rank holds, too. */
+/* Returns the rows below the first one that an earlier rank holds too. */
 static duty_rows first_copies(const axis_group *groups, const storage *s)
 {
     duty_rows r = all_rows(s);

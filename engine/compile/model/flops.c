@@ -71,7 +71,7 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     decoder_forward(r, out, d, 0, &in, input);
 }
 
-/* Adds what is recorded of layer `layer` (of none: -1). */
+/* Adds the recorded ops of layer `layer` (-1: ops of no layer). */
 static flops_layer sum_layer(const recorder *r, int layer)
 {
     flops_layer sum = {0};
@@ -94,7 +94,7 @@ static flops_layer sum_layer(const recorder *r, int layer)
     return sum;
 }
 
-/* Of a layer, or of the end that comes with it: which = layer or -1. */
+/* Measures a layer, or the end recorded with it: which = layer or -1. */
 static flops_layer measure(const model_shape *s, int64_t sequence, int layer, int which)
 {
     pool p = {0};

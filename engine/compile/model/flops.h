@@ -1,13 +1,11 @@
-/* Floating-point operations of a model for one token: the sum over the products and the attention of what the decoder
- * records of one layer of each kind, of the head, and of the block behind the last layer. Element-wise work, biases and
- * the embedding's look-up do not count, nor does padding; causal attention counts the pairs that its mask and window
- * leave, documents aside.
- */
+/* Floating-point operations of a model for one token: the sum over the products and the attention that the decoder
+ * records for one layer of each kind, the head, and the MTP module. Element-wise work, biases, the embedding's look-up
+ * and padding do not count; causal attention counts the pairs that its mask and window leave, documents aside. */
 #pragma once
 
 #include "models/shape.h"
 
-/* Of one token's forward pass through a layer. */
+/* FLOPs of one token's forward pass through a layer. */
 typedef struct flops_layer {
     double products, attention;
 } flops_layer;
@@ -17,8 +15,8 @@ typedef struct flops_model {
     int kind_count;
     int *kind_of;    /* [layers] which of `kinds` a layer is */
     int *per_kind;   /* [kind_count] layers of each */
-    double head;     /* of one pass */
-    flops_layer mtp; /* of the block behind the last layer, without the head, which reads it once more */
+    double head;     /* FLOPs of one pass over the head */
+    flops_layer mtp; /* the MTP module, without the head, which it applies once more */
 } flops_model;
 
 /* `sequence`: tokens of a sample. Must be closed. */
@@ -26,5 +24,5 @@ void flops_open(flops_model *f, const model_shape *shape, int64_t sequence);
 void flops_close(flops_model *f);
 /* How many of the layers from `first` on, `count` of them, are of a kind. */
 int flops_layers_of(const flops_model *f, int kind, int first, int count);
-/* Of one token of training, over all ranks: the backward pass counts twice the forward pass. */
+/* Training FLOPs per token over all ranks: the backward pass counts twice the forward pass. */
 double flops_per_token(const model_shape *shape, int64_t sequence);

@@ -62,7 +62,7 @@ static void add_edge(groups *g, const op *o, const grid *at)
     r->round = 1 + 2 * (neighbours ? stage % 2 : 2) + (r->from == high);
 }
 
-/* What is launched as one counts as one. */
+/* Ops that are launched as one count as one. */
 static void note_use(groups_row *r, const program *p, int index)
 {
     const op *ops[COMM_PIECES];
@@ -94,8 +94,8 @@ static void look_through(groups *g, const compiled_program *p, const grid *at)
 
 /* ---- communicators --------------------------------------------------------------------------------------------- */
 
-/* May one communicator serve both? What goes through one queue is in order anyway, and what concerns the whole grid
- * (loss, norm) comes when all else is done. */
+/* True if one communicator may serve both: ops of one queue are ordered anyway, and ops over the whole grid (loss,
+ * norm) come when all else is done. */
 static bool serves(const groups_row *a, const groups_row *b)
 {
     bool ordered = axis_rows[a->a].queue == axis_rows[b->a].queue || a->a == AXIS_GRID || b->a == AXIS_GRID;

@@ -1,10 +1,8 @@
-/* The groups that a rank communicates in, found from the ops of its programs before anything runs.
- *
- * One group an axis; between stages one for each edge and direction, so that a receive that waits holds no send (NCCL
- * runs one kernel of a communicator at a time). What a group is asked for is known, too: a device's library prepares
- * for that and no more. Rows are in the order in which groups open, the same on all members of each: edges in three
- * rounds, so that no rank waits for a chain of others. A `groups` owns its lists.
- */
+/* The groups that a rank communicates in, found from the ops of its programs before anything runs. One group per axis;
+ * between stages one per edge and direction, so that a waiting receive holds no send (NCCL runs one kernel of a
+ * communicator at a time). The ops of a group are known too: a device's library prepares for no more. Rows are in the
+ * order in which groups open, the same on all members of each: edges in three rounds, so that no rank waits for a chain
+ * of others. A `groups` owns its lists. */
 #pragma once
 
 #include "engine/compile/model/compile_model.h"
@@ -17,7 +15,7 @@ typedef struct groups_row {
     int count;
     comm_use use; /* also of the rows that are like it */
     int round;    /* rows open in ascending order of it */
-    int like;     /* an earlier row of the same members, whose communicator serves both; -1: none */
+    int like;     /* an earlier row with the same members, which shares its communicator; -1: none */
 } groups_row;
 
 typedef struct groups {

@@ -83,8 +83,8 @@ static tensor *append_factors(compiled_program *out, const compiled *c, const st
     return append_op(out, PHASE_UPDATE, label, &like, 0, NULL)->out[0];
 }
 
-/* Appends what makes the factors fp32[rows] of the weight's rows from them; NULL: it makes neither queries nor keys.
- * s: where the rank has all rows, as Muon's updates have. */
+/* Appends the ops that compute the factors fp32[rows] of the weight's rows; NULL: it makes neither queries nor keys. s:
+ * the rank has all its rows, as Muon's updates have. */
 static tensor *qk_clip_factors(compiled_program *out, const compiled *c, const storage *s, tensor *peaks)
 {
     for (int i = 0; peaks && i < c->model.chunk_count; i++)
@@ -99,7 +99,7 @@ static tensor *qk_clip_factors(compiled_program *out, const compiled *c, const s
 
 /* ---- element by element ---------------------------------------------------------------------------------------- */
 
-/* Rows of what this rank owns (of a vector: elements) that are rows of one named tensor, one after the other. */
+/* Owned rows (vector: elements) that are consecutive rows of one named tensor. */
 typedef struct span {
     int64_t first, rows;
     op_attributes at; /* where they are in the named tensor */
@@ -129,7 +129,7 @@ static bool follows(const span *a, const span *b)
            b->at.first_element == a->at.first_element + a->rows * step;
 }
 
-/* The spans of rows [first, first + rows), in the program's pool; one is enough where nothing is rounded. */
+/* Lists the spans of rows [first, first + rows), in the program's pool; one is enough if no state is rounded. */
 static int find_spans(span **spans, const optimizer_update *u, int64_t first, int64_t rows)
 {
     int count = 0;
@@ -157,8 +157,8 @@ static int find_spans(span **spans, const optimizer_update *u, int64_t first, in
     return count;
 }
 
-/* One op of the optimizer over rows of what this rank owns; x: those rows of the gradient, or what was made of them.
- * factors: of all rows, or NULL. */
+/* Appends one optimizer op on owned rows; x: these rows of the gradient or of its direction. factors: all rows, or
+ * NULL. */
 static void append_update(const optimizer_update *u, tensor *x, const span *at, float scale, tensor *factors)
 {
     const compiled *c = u->c;
@@ -195,11 +195,10 @@ typedef struct matrix {
     const char *name;
     int64_t global[2];
     int64_t first, rows;
-    tensor *x; /* fp32 [rows, columns], whose singular values come to be near 1; NULL where the rank has no row */
+    tensor *x; /* fp32 [rows, columns]; its singular values approach 1; NULL if the rank has no row */
 } matrix;
 
-/* The matrices of a parameter: its pieces, those of one name joined, but each expert's apart. They follow one
- * another. */
+/* Finds the matrices of a parameter, consecutive: pieces of one name are joined, but each expert's stay apart. */
 static int find_matrices(matrix *out, const parameter *p)
 {
     int count = 0;
@@ -221,8 +220,8 @@ static int find_matrices(matrix *out, const parameter *p)
 typedef struct orthogonalisation {
     const optimizer_update *of;
     const char *label;
-    axis along; /* whose ranks have other parts of the matrices; AXIS_COUNT: this rank has them whole */
-    int slot;   /* of placements along it */
+    axis along; /* its ranks have other parts of the matrices; AXIS_COUNT: this rank has them whole */
+    int slot;   /* index among placements along it */
 } orthogonalisation;
 
 /* The parameter says along which axis its matrices are divided. */
@@ -239,7 +238,7 @@ static orthogonalisation start(const optimizer_update *of)
     return u;
 }
 
-/* Attributes of what the ranks that divide a matrix exchange. */
+/* Attributes of exchanges between the ranks that divide a matrix. */
 static op_attributes across(const orthogonalisation *u)
 {
     return u->slot < 0 ? (op_attributes){.group_size = 1} : op_along(u->of->c->around.group, u->along);
@@ -292,7 +291,7 @@ static bool takes_rows(const orthogonalisation *u, const matrix *m)
     return u->slot >= 0 ? p->place.along[u->slot].dim == 1 : m->rows <= p->columns;
 }
 
-/* x x^T, or x^T x: a sum over the ranks that divide the other side, to which a copy adds nothing. */
+/* Appends x x^T, or x^T x: a sum over the ranks that divide the other side; copies are not added again. */
 static tensor *gram(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;

@@ -1,4 +1,4 @@
-/* What has bytes of its own on this rank for as long as it runs: parameters, gradients, optimizer state, inputs. */
+/* Persistent storage of this rank: parameters, gradients, optimizer state, inputs. */
 #include "engine/compile/model/storage.h"
 
 #include <stdlib.h>
@@ -33,14 +33,14 @@ static tensor *new_view(compiled *c, tensor *whole, const parameter *p, int64_t 
     return v;
 }
 
-/* ---- what ZeRO divides ------------------------------------------------------------------------------------------- */
+/* ---- rows that ZeRO divides -------------------------------------------------------------------------------------- */
 
 static int replicas_of(const compiled *c, const parameter *p)
 {
     return c->around.group[p->replicas].ranks;
 }
 
-/* An expert's replicas are some of those of AXIS_GRADIENT and the tensor ranks: experts follow the dense model's
+/* An expert's replicas are some of AXIS_GRADIENT's ranks and the tensor ranks: experts follow the dense model's
  * choice. */
 static bool may_share(const compile_options *o, tensor_class class)
 {
@@ -92,7 +92,7 @@ static share give(const parameter *p, int owner, int me, int ranks)
     return s;
 }
 
-/* What replica `me` owns of a parameter. */
+/* Returns replica `me`'s share of a parameter. */
 static share divide(const compiled *c, const parameter *p, int me)
 {
     if (!shares(c, p, CLASS_OPTIMIZER))
@@ -106,7 +106,7 @@ static bool compresses(const compiled *c, const parameter *p)
            replicas_of(c, p) > 1;
 }
 
-/* The rows of a compressed gradient whose sum replica `me` makes. */
+/* Returns the rows of a compressed gradient that replica `me` sums. */
 static share divide_sum(const compiled *c, const parameter *p, int me)
 {
     int ranks = replicas_of(c, p);
@@ -123,8 +123,8 @@ static int compare_sizes(const void *a, const void *b)
     return x != y ? (x < y) - (x > y) : ((*p)->number > (*q)->number) - ((*p)->number < (*q)->number);
 }
 
-/* Parameters along one axis that are updated whole belong to the replica that has least of them so far: the same on
- * every tensor rank, whose parts have the same sizes. */
+/* Assigns each parameter that is updated whole along an axis to the least loaded replica: the same on every tensor
+ * rank, since their parts have the same sizes. */
 static void deal_out(int *owners, const compiled *c, axis along)
 {
     AUTO_FREE const parameter **whole = must_alloc((unsigned long)(c->model.parameter_count + 1) * sizeof *whole);
@@ -167,7 +167,7 @@ static int64_t aligned(int64_t bytes)
     return (bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
 }
 
-/* Of one parameter, on the rank at `of`. */
+/* Returns the owned bytes of one parameter on the rank at `of`. */
 static int64_t owned_bytes(const compiled *c, const parameter *p, const grid *of)
 {
     const compile_options *o = &c->options;
@@ -207,7 +207,7 @@ int64_t storage_feedback_bytes(const compiled *c)
     return bytes;
 }
 
-/* As `whole`, but of the rows that the replicas divide, only those that this rank has. */
+/* Same as `whole`, but keeps only this rank's rows of those that the replicas divide. */
 static placements place_divided(const compiled *c, const parameter *p, placements whole, int owner)
 {
     for (int i = 0; i < AXIS_SLOTS; i++)
@@ -216,7 +216,7 @@ static placements place_divided(const compiled *c, const parameter *p, placement
     return whole;
 }
 
-/* Of the gradient tensor, as products leave it. */
+/* Places the gradient tensor as products leave it. */
 static placements place_gradient(const compiled *c, const storage *s)
 {
     placements place = parameter_gradient_place(s->of);
@@ -226,7 +226,7 @@ static placements place_gradient(const compiled *c, const storage *s)
     return place_divided(c, s->of, place, s->owner);
 }
 
-/* As the gradient's, where it is a share of nothing but the sum over the replicas. */
+/* Same as the gradient's placement, but partial only over the replicas. */
 static placements place_feedback(const compiled *c, const storage *s)
 {
     placements place = parameter_gradient_place(s->of);
@@ -251,7 +251,7 @@ static void describe_weight(compiled *c, storage *s, placements own)
     s->own_gradient = new_view(c, s->gradient, p, s->shard_gradient ? 0 : s->own_first, s->own_rows);
 }
 
-/* The same weight, as another parameter's: what ops know of a weight is whose it is. */
+/* Describes a weight shared with another parameter: ops name a weight by its owner. */
 static storage describe_shared(compiled *c, const parameter *p, const storage *of)
 {
     storage s = *of;
@@ -323,7 +323,7 @@ static tensor *new_input(compiled *c, const char *name, dtype type, int dims, co
     return t;
 }
 
-/* Whose tokens an input of ids has (layers/inputs.def). */
+/* Ranks of the tokens in an input of ids (layers/inputs.def). */
 typedef enum ids_of { IDS_OWN, IDS_ALL } ids_of;
 
 static tensor *new_ids(compiled *c, const char *name, bool given, ids_of of)
@@ -339,7 +339,7 @@ static tensor *new_ids(compiled *c, const char *name, bool given, ids_of of)
     return t;
 }
 
-/* What the ranks have of a value (layers/values.def). */
+/* Relation of the ranks' copies of a value (layers/values.def). */
 typedef enum value_ranks { RANKS_SAME, RANKS_SUMMED, RANKS_COLUMNS, RANKS_APART } value_ranks;
 
 static tensor *new_value(compiled *c, const char *name, dtype type, const int64_t size[2], value_ranks ranks)
@@ -398,7 +398,7 @@ static void describe_values(compiled *c)
         .dropout = (float)o->shape.dropout};
 }
 
-/* What decoding keeps of a chunk's layers. */
+/* Describes the states that decoding keeps for a chunk's layers. */
 static void describe_states(compiled *c, const decoder_chunk *chunk)
 {
     const compile_options *o = &c->options;
@@ -455,7 +455,7 @@ static void place(compiled *c, tensor *t)
     c->class_bytes[t->class] += bytes;
 }
 
-/* Storage of the parameter whose weight this is comes before it. */
+/* Shares the storage of the weight's parameter, which comes earlier. */
 static void place_sharer(compiled *c, const storage *s)
 {
     const storage *of = &c->storage[s->of->shares];
@@ -508,7 +508,7 @@ void storage_place(compiled *c)
 
 /* ---- checkpoints ---- */
 
-/* As the world's files have it: padding of the vocabulary is nobody's, and a shared head is the embedding's. */
+/* Elements in the world's files: vocabulary padding belongs to no rank, and a shared head is the embedding's. */
 static int64_t saved_elements(const parameter *p)
 {
     int64_t sum = 0;
@@ -517,8 +517,8 @@ static int64_t saved_elements(const parameter *p)
     return sum;
 }
 
-/* Bytes that checkpoints have of an element of the parameter, whose sections (engine/state/rank/state.h) are the
- * weight, the states and the master. */
+/* Bytes per element of the parameter in checkpoints, which have sections (engine/state/rank/state.h) for the weight,
+ * the states and the master. */
 static int64_t saved_bytes(const compile_options *o, const parameter *p)
 {
     if (p->counted)

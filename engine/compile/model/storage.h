@@ -1,4 +1,4 @@
-/* Where the bytes of parameters lie on a rank: what it owns of each, and the persistent tensors. */
+/* Storage of parameters on a rank: the rows of each that it owns, and the persistent tensors. */
 #pragma once
 
 #include "engine/compile/model/compiled.h"
@@ -11,20 +11,20 @@ void storage_place(compiled *c);
 /* Bytes of optimizer state, and of gradients and weights where they are shards, that the rank `of` of this stage
  * owns. */
 int64_t storage_owned_bytes(const compiled *c, const grid *of);
-/* Of what compressed gradients lack; 0 where none are. */
+/* Bytes of error feedback of compressed gradients; 0 without compression. */
 int64_t storage_feedback_bytes(const compiled *c);
 
-/* What the level of ZeRO means for a layout, by storage_shares(): nobody else asks for the level. Does each replica
- * update rows of its own; may it reduce the gradients of each micro-batch, because it keeps those of its own rows only;
- * may it gather weights for each, because it keeps its own rows? */
+/* Answers for a layout, by storage_shares() (other code does not read the ZeRO level): whether each replica updates
+ * rows of its own; whether it may reduce the gradients of each micro-batch, because it keeps only its own rows; whether
+ * it may gather weights for each, because it keeps only its own rows. */
 bool storage_divides(const compile_options *o);
 bool storage_may_reduce_each(const compile_options *o);
 bool storage_may_gather_each(const compile_options *o);
-/* As it was asked for, for texts. */
+/* The requested ZeRO level, for texts. */
 int storage_level(const compile_options *o);
 
 /* How large a checkpoint of a run is, whatever its layout: every element is written once. */
 
-/* Bytes of weights, masters and the optimizer's states; without what compressed gradients lack (parallel.compress) and
- * the files' headers, which are some KiB. */
+/* Bytes of weights, masters and the optimizer's states, without the error feedback of compressed gradients
+ * (parallel.compress) and the files' headers, which are some KiB. */
 int64_t storage_checkpoint_bytes(const compile_options *o);

@@ -61,17 +61,17 @@ int tokens_ranks_between(const config_layout *l)
     return ranks;
 }
 
-/* ---- tokens whose logits exist at a time ---- */
+/* ---- tokens per loss chunk ---- */
 
 /* A chunk of c tokens costs three products of 2 c V h FLOPs (logits, their gradient's two uses; V: the rank's rows of
- * the vocabulary) and 8 V h bytes of the head's gradient, which a product's epilogue adds to when its sums are done:
- * nothing hides them. */
+ * the vocabulary) and 8 V h bytes of the head's gradient, which a product's epilogue adds to after its sums: they
+ * overlap with no computation. */
 
-/* Logits of so many bytes are never too many; libraries see few matrices of more elements; and no chunk is a fraction
- * of 64 tokens: products of odd depths are slow. */
+/* Logits of BYTES_ALWAYS always fit; few matrices of more than MOST_ELEMENTS elements are seen by libraries; and chunks
+ * are multiples of 64 tokens: products of odd depths are slow. */
 enum { BYTES_ALWAYS = 48 << 20, MOST_ELEMENTS = INT32_MAX, MULTIPLE = 64 };
 
-/* By how much the loss may cost more than in one piece, before a chunk is doubled whatever memory it takes. */
+/* The loss may cost this factor more than in one piece; beyond it a chunk is doubled whatever memory it takes. */
 static const double DEARER = 1.125;
 
 static int64_t rows_of(const compile_options *o)

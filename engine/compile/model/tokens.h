@@ -1,19 +1,19 @@
-/* How many tokens of a micro-batch are where: counted here, and nowhere else, from the options and the rank's place. An
- * axis that divides samples' tokens (kernels/table/axes.def) is a change of this file. */
+/* Token counts of a micro-batch at each point of a step, computed only here from the options and the rank's place. A
+ * new axis that divides samples' tokens (kernels/table/axes.def) changes this file. */
 #pragma once
 
 #include "engine/compile/model/compiled.h"
 
 typedef struct token_counts {
-    int64_t micro_batch; /* of its samples, over all ranks that divide their tokens; decoding: one of each sample */
-    int64_t rank;        /* of those, this rank's: what its blocks compute on, between gather and scatter */
-    int64_t between;     /* of this rank's, those between blocks: fewer with sequence parallelism */
-    int64_t run;         /* of this rank's, so many at a time are neighbours in one sample; 0: whole samples */
-    int64_t loss;        /* of this rank's, those whose logits it makes */
+    int64_t micro_batch; /* tokens of its samples, over all ranks that divide them; decoding: one per sample */
+    int64_t rank;        /* this rank's share: the tokens its blocks compute on, between gather and scatter */
+    int64_t between;     /* this rank's tokens between blocks: fewer with sequence parallelism */
+    int64_t run;         /* length of a contiguous run of this rank's tokens in one sample; 0: whole samples */
+    int64_t loss;        /* tokens for which this rank computes logits */
 } token_counts;
 
 token_counts tokens_count(const compile_options *o);
-/* Tokens of a run of a sample that so many ranks divide by halves (kernels/token.h). */
+/* Tokens of a contiguous run of a sample in `ranks` zig-zag shards (kernels/token.h). */
 int64_t tokens_half_run(int64_t sequence, int ranks);
 /* Ranks of a layout among which the tokens of a micro-batch are divided between blocks. */
 int tokens_ranks_between(const config_layout *l);
@@ -29,46 +29,45 @@ int64_t loss_chunk_by_price(const compile_options *o);
 int64_t loss_chunk_largest(const compile_options *o);
 /* The next smaller chunk worth a try, or 0. */
 int64_t loss_chunk_below(const compile_options *o, int64_t tokens);
-/* Seconds that a micro-batch's loss takes, in chunks of `tokens`, on a device of so many FLOPs and bytes a second. */
+/* Seconds of a micro-batch's loss in chunks of `tokens`, on a device with `flops` FLOP/s and `memory` bytes/s. */
 double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops, double memory);
 /* Bytes of a chunk's logits on each rank. */
 int64_t loss_chunk_bytes(const compile_options *o, int64_t tokens);
 
-/* The ladder of a model's training programs (layers/ladder.h): how many rungs its options make, and which of them the
- * next step is played on: a function of what the steps so far needed, the same on all ranks and after a resume. */
+/* Capacity buckets of a model's training programs (layers/ladder.h), called rungs here: their number, and the bucket of
+ * the next step, a function of earlier steps' needs, the same on all ranks and after a resume. */
 
-/* The ladder of these options; of a model without experts all 0. */
+/* The buckets of these options; all 0 for a model without experts. */
 ladder_shape rungs_ladder(const compile_options *o);
-/* How many rungs there are: 1 where no ranks divide experts. */
+/* Number of buckets: 1 unless ranks divide experts. */
 int compile_rungs(const compile_options *o);
-/* Rows of a layer and micro-batch that a rank has room for where others are dropped; 0: none is. */
+/* Rows of a layer and micro-batch that a rank has room for where others are dropped; 0: no rows are dropped. */
 int64_t compile_room(const compile_options *o);
 
-/* Where the ladder stands. */
+/* State of the bucket choice. */
 typedef struct rung_state {
-    int64_t at;    /* the rung of the next step */
-    int64_t quiet; /* steps in a row that would have had room on a lower one */
-    int64_t most;  /* the highest rung that these needed */
+    int64_t at;    /* bucket of the next step */
+    int64_t quiet; /* consecutive steps that would have fit a lower bucket */
+    int64_t most;  /* highest bucket that these steps needed */
 } rung_state;
 
-/* The lowest of `rungs` that had room, by what a program has counted in values.over: of rungs above its own that is a
- * guess, for behind a layer without room tokens choose otherwise. */
+/* Returns the lowest of `rungs` buckets that fits, by the program's counts in values.over. Above the program's own
+ * bucket this is a guess: past a layer that overflows, tokens choose other experts. */
 int rung_needed(const float over[LADDER_RUNGS], int rungs);
-/* After a step that needed this rung, whichever it was played on. Up at once; down to what was needed after
- * RUNG_QUIET steps that needed less. */
+/* Updates the bucket for a step that needed `needed`, whichever it ran on: up at once; down to the need of the last
+ * steps once RUNG_QUIET in a row needed less. */
 enum { RUNG_QUIET = 16 };
 void rung_after(rung_state *s, int needed);
 
-/* The device that is compiled for, as far as choices hang on it: what a budget recomputes, how many tokens' logits
- * exist at a time. It is options.device, which is the same on all ranks; else what the backend names; else an H100.
- */
+/* The target device of choices: recomputation within a budget, tokens per loss chunk. It is options.device, the same on
+ * all ranks; else the backend's; else an H100. */
 
 /* Its row: never NULL. */
 const devices_row *target_device(const compile_options *o);
 /* Which of a device's peaks the products of this precision can reach. */
 peak_kind target_peak(const compile_options *o);
-/* Model FLOPs utilisation: the share of what `ranks` devices of `peak` FLOP/s can do in these seconds that a model
- * needs for so many tokens; NAN: the peak is not known. */
+/* Model FLOPs utilisation: FLOPs that `tokens` tokens need, over the FLOPs that `ranks` devices of `peak` FLOP/s can do
+ * in `seconds`; NAN: the peak is not known. */
 double target_mfu(double flops_per_token, double tokens, double seconds, double peak, int ranks);
 /* FLOPs of products in the time that a byte of memory traffic takes. */
 double target_balance(const compile_options *o);

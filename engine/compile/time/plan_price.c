@@ -59,7 +59,7 @@ double plan_price_hop(const profile *h, const compiled *c)
     return longest;
 }
 
-/* The most bytes of transient tensors alive at an op from `first` on, of those that begin there. */
+/* The most bytes of transient tensors alive at an op from `first` on, counting only tensors that begin there. */
 static int64_t working_bytes(const program *p, int first)
 {
     int64_t *change = must_calloc((unsigned long)p->count + 1, sizeof *change), alive = 0, most = 0;
@@ -83,7 +83,7 @@ plan_update plan_price_update(const profile *h, const compiled *c)
 {
     const program *p = &c->training.list;
     plan_update u = {0};
-    double copies[2] = {0}; /* from host memory and to it, both at a time and while others are updated */
+    double copies[2] = {0}; /* loads from host memory and stores to it, concurrent with each other and with updates */
     int first = 0;
     while (first < p->count && !op_has(p->ops[first], OP_CONTROLS))
         first++;

@@ -1,4 +1,4 @@
-/* What parts of a step cost by themselves, and which of two ways of a transfer is the cheaper one. */
+/* Prices of parts of a step by themselves, and the choice of the cheaper of two transfers. */
 #pragma once
 
 #include "engine/compile/model/compiled.h"
@@ -7,12 +7,12 @@
 
 /* ---- a program's actions and the optimizer's update; how long a step takes follows from timing.h ---- */
 
-/* Of a compiled training program: the mean cost of each chunk's actions, [unroll_bodies()], in seconds. What ranks of a
- * layer exchange is waited for; weights and gradients travel while the action computes. */
+/* Computes the mean cost of each chunk's actions of a compiled training program, [unroll_bodies()], in seconds.
+ * Exchanges within a layer are waited for; weights and gradients travel while the action computes. */
 void plan_price_chunks(simulate_cost *costs, const profile *h, const compiled *c);
 /* The longest of its messages to another stage. */
 double plan_price_hop(const profile *h, const compiled *c);
-/* What the optimizer's update itself asks of a compiled rank in a step, after the norm of the gradients is known. */
+/* Costs of the optimizer's update itself on a compiled rank in a step, once the norm of the gradients is known. */
 typedef struct plan_update {
     double flops, seconds;
     int64_t sent;    /* bytes, along the tensor axis */
@@ -20,20 +20,20 @@ typedef struct plan_update {
 } plan_update;
 plan_update plan_price_update(const profile *h, const compiled *c);
 
-/* What ranks send each other where there are two ways to the same values: tokens of experts in slots or gathered whole,
- * latents or the keys and values that are made of them. */
+/* Transfers with two ways to the same values: tokens of experts in slots or gathered whole, latents or the keys and
+ * values that are made of them. */
 
 /* Sets o->transfers: as the layout says, or by the built-in prices of `with`; NULL: of o->device, or of the one that
  * the backend names (profile_compiled_for()). */
 void transfer_choose(compile_options *o, const devices_row *with);
 
-/* What context ranks gather of each other where attention is latent: latents, from which each makes the keys and values
- * of all tokens, or those. */
+/* Latent attention: context ranks gather either latents, from which each makes the keys and values of all tokens, or
+ * the keys and values. */
 
 /* Seconds of a layer and micro-batch, forward and backward: transfers, and, of latents, products of other ranks'
  * tokens. 0 where there are no context ranks or no latents. */
 double latent_seconds(const compile_options *o, const profile *p, bool gathers);
-/* Elements of a token that a rank gathers: its latent and what rotates, or the keys and values of this rank's heads. */
+/* Elements per token that a rank gathers: its latent and rotated part, or the keys and values of its heads. */
 double latent_width(const compile_options *o, bool gathers);
 
 /* How tokens come to experts that ranks divide: all tokens of a block to each of its ranks, or each in a slot to the

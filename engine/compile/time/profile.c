@@ -12,7 +12,7 @@
 #include "kernels/record/product.h"
 #include "memory/log.h"
 
-/* What a profile adds to its device's row (kernels/table/devices.def). */
+/* Figures that a profile adds to its device's row (kernels/table/devices.def). */
 typedef struct built_in {
     const char *name, *device;
     profile as;
@@ -26,7 +26,7 @@ static const built_in profiles[] = {
 
 enum { PROFILES = sizeof profiles / sizeof *profiles };
 
-/* The row's figures under what the profile says otherwise. */
+/* Fills in the row's figures where the profile gives none. */
 static profile profile_on(const built_in *from)
 {
     profile p = from->as;
@@ -112,7 +112,7 @@ static double rows_filled(const profile *p, const op *o)
     const op *by = assigned_by(o);
     if (!by)
         return 1;
-    /* Of rows that came in slots, the op that filled them at their sources; else NULL. */
+    /* the op that filled slots at their sources, if rows came in slots; else NULL */
     const op *exchange = by->in[0]->producer;
     const op *sent = exchange && op_has(exchange, OP_EXCHANGE) ? exchange->in[0]->producer : NULL;
     const op_routing *as = sent ? &sent->at.routing : &by->at.routing;
@@ -162,7 +162,7 @@ static dtype type_of(const op *o)
 
 /* ---- a model of a device ----------------------------------------------------------------------------------------- */
 
-/* Multiprocessors compute tiles in waves, those of `count` products together; a product of few tiles may divide its
+/* Multiprocessors compute tiles in waves, the tiles of `count` products together; a product of few tiles may divide its
  * depth, and adds the parts up in memory. */
 static double tiled(const profile *p, double flops, const double size[3], int64_t count)
 {
@@ -183,7 +183,7 @@ static double tiled(const profile *p, double flops, const double size[3], int64_
     return best;
 }
 
-/* Of a sum that is made in its addend's place, the share whose rows are added to: the others stay as they are. */
+/* The share of rows that a sum in its addend's place adds to: the others stay as they are. */
 static double share_added(const op *o, const op *by, double filled)
 {
     double rows = filled * (double)by->at.rows, all = (double)o->out[0]->shape[0];
@@ -216,7 +216,7 @@ static double model_product(const profile *p, const op *o, const double size[3],
 
 /* Attention as separate kernels: products over the whole square, and the scores through memory: forward they are
  * written, read and written by a fused softmax, read and written by dropout with its mask, and read (2205.05198's 5 a s
- * / h is what of it is kept); the gradient passes over them twice as often. */
+ * / h counts the kept ones); the gradient passes over them twice as often. */
 static double model_scores(const profile *p, const op *o)
 {
     bool gradient = op_has(o, OP_GRADIENT);
@@ -254,7 +254,7 @@ static double attention_peak(const profile *p, const op *o)
     return p->peak[precision_peak(type_of(o), false)];
 }
 
-/* What passes through memory so that a gradient sums in one order. */
+/* Seconds of memory traffic that make a gradient sum in one order. */
 static double ordered_seconds(const profile *p, const op *o)
 {
     if (!op_has(o, OP_GRADIENT) || p->any_order)
@@ -311,14 +311,13 @@ static int threads_of(const profile *p, int threads)
     return p->cores == 0 ? 1 : threads > 0 && threads < p->cores ? threads : p->cores;
 }
 
-/* Of the cores that the model has in mind, all, a rank has so many. */
+/* Slowdown of a rank with `threads` of the cores: the model assumes all. */
 static double on_fewer(const profile *p, int threads)
 {
     return p->cores ? (double)p->cores / threads_of(p, threads) : 1;
 }
 
-/* From the nearest points of its kind: each says how many times its model's time it saw, and nearer ones say more. 1
- * where there is none. */
+/* Measured over modelled time, from the nearest points of its kind; nearer ones weigh more. 1 without points. */
 static double measured(const profile *p, op_kind kind, dtype type, bool adds, const double size[3])
 {
     double weight = 0, share = 0;
@@ -403,8 +402,8 @@ double profile_rate(const profile *p, const grid *g, axis a)
     return rate < p->node ? rate : p->node;
 }
 
-/* Of an all_to_all, where what is for one member passes no other: those beyond the node are reached through this rank's
- * own port, those within it meanwhile. */
+/* Rate of an all_to_all, where each member's part travels alone: parts beyond the node use this rank's own port, parts
+ * within it travel meanwhile. */
 static double exchange_rate(const profile *p, const grid *g, axis a)
 {
     int members = grid_group_size(g, a), near = on_node(p, g, a);
@@ -418,7 +417,7 @@ static double model_transfer(const profile *p, bool leaves, double rate, double 
     return (leaves ? p->network_latency : p->latency) + bytes / rate + p->hop * (hops < 64 ? hops : 64);
 }
 
-/* What was measured was within a node. */
+/* Measured points are from within a node. */
 static double transfer(const profile *p, op_kind kind, bool leaves, double rate, double bytes, int members)
 {
     const double size[3] = {bytes, members, 0};
@@ -469,10 +468,10 @@ double profile_transfer(const profile *p, const grid *g, const program *of, int 
 
 #define MIB ((int64_t)1 << 20)
 
-/* Alone: a context of half a GiB, as much again for cuBLASLt's and cuDNN's kernels. The first communicators are those
- * of collectives, with buffers for 32 blocks, later ones of messages, for 8 (parallel/comm/nccl). Of a graph about
- * 10 KB for each kernel's node (NVIDIA/cccl, pull request 3768); drivers before CUDA 12.4's take some three times as
- * much (vllm-project/vllm, issue 5517). Not measured by us. */
+/* Base: a context of half a GiB, and as much again for cuBLASLt's and cuDNN's kernels. The first communicators are for
+ * collectives, with buffers for 32 blocks, later ones for messages, for 8 (parallel/comm/nccl). A graph takes about 10
+ * KB per kernel node (NVIDIA/cccl, pull request 3768); drivers before CUDA 12.4's take some three times as much
+ * (vllm-project/vllm, issue 5517). Not measured by us. */
 const reserve reserve_assumed = {.bytes = {1024 * MIB, 1536 * MIB, 2048 * MIB, 2304 * MIB, 2560 * MIB, 2752 * MIB,
                                            2944 * MIB, 3136 * MIB, 3328 * MIB},
                                  .node = 10240};

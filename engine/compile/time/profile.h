@@ -17,13 +17,12 @@
 #include "kernels/table/precision.h"
 #include "parallel/comm/grid.h"
 
-/* What a GPU's memory holds beside the arena: CUDA's context, the kernels that libraries load, NCCL's buffers, which
- * grow with the number of communicators, and CUDA graphs, which grow with what they launch. Assumed, until a run has
- * measured it (tuning.json).
- */
+/* GPU memory beside the arena: CUDA's context, kernels that libraries load, NCCL's buffers, which grow with the number
+ * of communicators, and CUDA graphs, which grow with their launches. Assumed, until a run has measured it
+ * (tuning.json). */
 enum { RESERVE_ROWS = 9 };
 typedef struct reserve {
-    int64_t bytes[RESERVE_ROWS]; /* by communicators, the last row for as many or more */
+    int64_t bytes[RESERVE_ROWS]; /* [communicators], the last row for as many or more */
     bool measured[RESERVE_ROWS];
     double node; /* bytes of each node of a CUDA graph */
     bool node_measured;
@@ -31,10 +30,10 @@ typedef struct reserve {
 
 extern const reserve reserve_assumed;
 
-/* With graphs of so many nodes (compile_graph_nodes); 0: without graphs. */
+/* Reserve with graphs of `nodes` nodes in total (compile_graph_nodes); 0: without graphs. */
 int64_t reserve_bytes(const reserve *r, int communicators, int64_t nodes);
 bool reserve_is_measured(const reserve *r, int communicators, int64_t nodes);
-/* A run with so many communicators has used `bytes` without graphs, `graphs` for graphs of `nodes` nodes; 0: none. */
+/* Records a run's `bytes` without graphs, and the `graphs` bytes of graphs with `nodes` nodes; 0: none. */
 void reserve_note(reserve *r, int communicators, int64_t bytes, int64_t nodes, int64_t graphs);
 
 enum { PROFILE_TILES = 4, PROFILE_LENGTHS = 8, PROFILE_NAME = 64 };
@@ -46,7 +45,7 @@ typedef struct profile_tile {
     double share;
 } profile_tile;
 
-/* What fused attention reaches at a sequence of so many tokens, as shares of the peak. */
+/* Rates of fused attention at a sequence length, as shares of the peak. */
 typedef struct profile_length {
     double sequence, forward, gradient;
 } profile_length;
@@ -54,27 +53,27 @@ typedef struct profile_length {
 /* One measurement: an op of this kind and these sizes took this long. */
 typedef struct profile_point {
     op_kind kind;
-    dtype type; /* of its first operand */
-    bool adds;  /* to what its output holds */
+    dtype type; /* type of its first operand */
+    bool adds;  /* adds its result to the output */
     double size
-        [3]; /* of a product rows, columns, depth; of attention tokens, sequence, width; of communication the bytes that
-                     * a member sends, and members (1: a message); else bytes */
+        [3]; /* product: rows, columns, depth; attention: tokens, sequence, width; communication: bytes that a member
+              * sends, and members (1: a message); else bytes */
     double seconds, model; /* that it took, and that the model of this profile says */
-    int threads;           /* of the rank that was measured, on a host's cores; 0: all of them */
+    int threads;           /* threads of the measured rank, on a host's cores; 0: all of them */
 } profile_point;
 
 typedef struct profile {
     char name[PROFILE_NAME];
     /* products */
-    const devices_row *device; /* whose figures it began from */
+    const devices_row *device; /* the profile began from its figures */
     double peak[PEAK_COUNT];   /* FLOP/s */
     int processors;            /* that share a product's tiles; 0: no tiles, products reach tile[0].share */
     profile_tile tile[PROFILE_TILES];
-    double depth;         /* of a product whose time is half for filling and draining */
+    double depth;         /* depth of a product that spends half its time on filling and draining */
     double product_start; /* seconds of a product beside its FLOPs */
     /* attention: share of the half-precision peak that the fused kernels reach; 0: not fused, scores pass through
-     * memory. At lengths between those of `length`, which ascend, it is linear in the sequence's logarithm, and beyond
-     * them that of the nearest; without lengths the two shares are of all. */
+     * memory. It is linear in the sequence's logarithm between the lengths of `length`, which ascend, and constant
+     * beyond them; without lengths the two shares hold for all. */
     double attention, attention_gradient;
     profile_length length[PROFILE_LENGTHS];
     int lengths;
@@ -82,27 +81,27 @@ typedef struct profile {
     double attention_pair;
     /* everything else */
     double memory;          /* bytes a second */
-    double memory_share;    /* of it that row-wise ops reach */
+    double memory_share;    /* share of it that row-wise ops reach */
     double start;           /* seconds of an op beside its bytes */
     double bus;             /* bytes a second to host memory, and as many from it at the same time */
     int64_t capacity;       /* bytes of the device's memory that a process sees; 0: it has none of its own */
-    const reserve *reserve; /* what is taken of it beside the arena; borrowed */
-    /* of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */
+    const reserve *reserve; /* memory used beside the arena; borrowed */
+    /* cores of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */
     int cores;
-    int threads; /* of a rank, of those; 0: all. Not of the machine: of what is priced (compile_options.threads) */
-    /* Of what is priced, too: tokens that choose the experts of the slowest of the ranks that divide them, over the
-     * ranks' mean; 0: 1, all ranks have as many */
+    int threads; /* cores of a rank; 0: all. Belongs to the priced program, not the machine (compile_options.threads) */
+    /* Belongs to the priced program too: tokens that choose the experts of the slowest of the ranks that divide them,
+     * over the ranks' mean; 0: 1, a balanced load */
     double load;
-    bool tf32;      /* fp32 products may round their operands. Of what is priced, too: train.tf32 */
-    bool any_order; /* attention_pair is not moved. Of what is priced, too: train.deterministic */
+    bool tf32;      /* fp32 products may round their operands. Belongs to the priced program too: train.tf32 */
+    bool any_order; /* attention_pair is not moved. Belongs to the priced program too: train.deterministic */
     /* the network */
     int node_ranks;
     double node, network;            /* bytes a second that a rank sends within its node, and beyond */
     double latency, network_latency; /* seconds until a message's first byte arrives */
     double hop;                      /* seconds for each further member of a ring */
-    bool host_moves;                 /* ranks copy messages with the threads that compute: nothing travels beside */
-    bool as_lowered;                 /* programs are priced without an order (order.h), sums of gradients behind the
-                                      * backward pass: so these runs were */
+    bool host_moves;                 /* ranks copy messages with the threads that compute: no transfer overlaps */
+    bool as_lowered;                 /* prices programs without an order (order.h), sums of gradients following the
+                                      * backward pass, as these runs were */
     double taken;                    /* share of the multiprocessors that communication takes while it lasts */
     /* measured */
     profile_point *points;
@@ -123,23 +122,23 @@ status profile_take_network(profile *p, const char *path);
 status profile_save(const char *path, const profile *p);
 void profile_free(profile *p);
 
-/* What is compiled is planned for the device of these prices, and priced as it computes. The CPU's choices are its own
- * whatever the prices: its bits hang on them. */
+/* Makes `o` target the device of these prices, and prices match its computation. The CPU's choices do not depend on
+ * prices: its bits hang on them. */
 void profile_plan_for(compile_options *o, profile *p);
 /* FLOP/s that large products reach. */
 double profile_products(const profile *p, dtype type);
 /* Seconds of op o, which is neither communication nor a wait. */
 double profile_op(const profile *p, const op *o);
-/* Seconds of what op `index` of the program launches, once all have launched it: a message, or a collective (of several
- * launched as one, at the last). */
+/* Seconds of the transfer that op `index` of the program launches, once all have launched it: a message, or a
+ * collective (several launched as one count at the last). */
 double profile_transfer(const profile *p, const grid *g, const program *of, int index);
-/* Seconds of a message of so many bytes from this rank to another. */
+/* Seconds of a message of `bytes` from this rank to another. */
 double profile_message(const profile *p, const grid *g, int peer, double bytes);
 /* Bytes a second that this rank sends in a collective along an axis, but of an all_to_all. */
 double profile_rate(const profile *p, const grid *g, axis a);
-/* Seconds of a collective along an axis, of which a member sends so many bytes. */
+/* Seconds of a collective along an axis, of which a member sends `bytes`. */
 double profile_collective(const profile *p, const grid *g, axis a, op_kind kind, double bytes);
-/* That an op which is not a wait took so long; or communication of `kind`, of which a member sends so many bytes. */
+/* Makes a point: `o`, not a wait, took `seconds`; or communication of `kind`, of which a member sends `bytes`. */
 profile_point profile_point_of(const profile *p, const op *o, double seconds);
 profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds);
 /* That attention, or its gradient, took so long: the best at its length counts. A ninth length is passed over. */

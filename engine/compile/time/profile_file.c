@@ -1,6 +1,6 @@
 /* Profiles as JSON files: the numbers of the struct by name, tiles and points as lists. A file may name a built-in
- * profile as its "base" and say only what differs. What is no key of a profile is refused: a misspelt number would be
- * the base's. */
+ * profile as its "base" and give only the differences. An unknown key is refused: a misspelt number would be the
+ * base's. */
 #include "engine/compile/time/profile.h"
 
 #include <jansson.h>
@@ -16,10 +16,10 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* What a number is of. A bare one is in bytes a second, FLOP/s or seconds; a text has its unit behind it: "25 GB/s". */
+/* Measure of a number. A bare number is in bytes a second, FLOP/s or seconds; a text ends with its unit: "25 GB/s". */
 typedef enum measure { MEASURE_NONE, MEASURE_RATE, MEASURE_SECONDS, MEASURE_FLOPS, MEASURES } measure;
 
-/* Between these is what machines of any year have: a number outside was meant in another unit. */
+/* Range of machines of any year: a number outside it was meant in another unit. */
 static const struct {
     double least, most;
     const char *unit, *example;
@@ -35,7 +35,7 @@ typedef struct field {
     size_t at;
     measure of;
     bool network, positive;
-    double most; /* shares: more than all of it is a mistake, and with all multiprocessors taken nothing computes */
+    double most; /* shares: more than 1 is a mistake, and 1 of the multiprocessors leaves none to compute */
 } field;
 
 #define FIELD(name, of, network, positive, most)                                                                       \
@@ -96,7 +96,7 @@ static status check_keys(json_t *root, const char *path)
                                          "host_moves",
                                          "as_lowered",
                                          "attention_lengths",
-                                         "blocks" /* of earlier files: not used */};
+                                         "blocks" /* key of older files: not used */};
     enum { OTHERS = sizeof others / sizeof *others };
     const char *key;
     json_t *value;
@@ -211,7 +211,7 @@ static status take_network(profile *p, const json_t *root, const char *path)
     }
     if (sharers && (!json_is_number(sharers) || !(json_number_value(sharers) >= 1)))
         return status_fail(STATUS_USAGE, "%s: oversubscription is no number of at least 1", path);
-    if (sharers) /* all nodes send at the same time in training, so that each has its share of what is between them */
+    if (sharers) /* all nodes send at the same time in training, so each has its share of the network between them */
         p->network /= json_number_value(sharers);
     TRY(take_count(&p->node_ranks, root, "node_ranks", 1, path));
     return take_flag(&p->host_moves, root, "host_moves", path);
@@ -275,8 +275,8 @@ static status take_tiles(profile *p, const json_t *root, const char *path)
     return STATUS_OK;
 }
 
-/* [sequence, forward's share, the gradient's], ascending. A file that only says what attention reaches says it of all
- * lengths, and of all that its gradient does. */
+/* [sequence, forward's share, the gradient's], ascending. A file with only attention's shares means them for all
+ * lengths and, unless it gives attention_pair, for all traffic of the gradient. */
 static status take_lengths(profile *p, const json_t *root, const char *path)
 {
     const json_t *list = json_object_get(root, "attention_lengths");

@@ -13,14 +13,14 @@ enum { COMPUTES, LAUNCHES, COPIES, WAITS };
 struct timing_op {
     double seconds;      /* computing, or of the transfer */
     double end;          /* when the rank goes on after it */
-    double launched;     /* of a launch: when it is made */
+    double launched;     /* a launch's time */
     double travels;      /* and when its transfer begins */
-    double idle, behind; /* of a wait: as timing_span's */
+    double idle, behind; /* fields of a wait's timing_span */
     int request, microbatch;
-    int peer; /* of a message: a stage; else -1 */
+    int peer; /* stage of a message; else -1 */
     uint8_t does, axis, upstream, phase, before;
     bool leaves, sends, last; /* its node; or copies to host memory; of several launched as one */
-    bool late;                /* is launched only behind the rank's last micro-batch */
+    bool late;                /* launched only past the rank's last micro-batch */
     int16_t chunk;
 };
 
@@ -70,8 +70,7 @@ static timing_op take(const profile *p, const grid *g, const program *list, int 
     return e;
 }
 
-/* Where nothing was overlapped, sums of gradients begin when the backward pass is over: but for those that are waited
- * for before. */
+/* Postpones sums of gradients to the end of the backward pass, as without overlap, except those waited for earlier. */
 static void postpone_sums(timing_rank *r)
 {
     bool *needed = must_calloc((unsigned long)r->requests + 1, sizeof *needed);
@@ -100,36 +99,34 @@ void timing_add(timing *p, const grid *g, const program *list, int requests)
 
 /* ---- queues ------------------------------------------------------------------------------------------------------ */
 
-/* Of a rank: its communicators in the order of axes, two directions each, those between stages by neighbour. */
+/* Communicators of a rank: per axis in order, two directions each; between stages per neighbour. */
 enum { FOR_GROUPS, SENDS_MESSAGES, RECEIVES_MESSAGES, USES };
 enum { LINKS = 2 * USES, BUSY = 64 };
 
 typedef struct queue {
     int *launched; /* ops, in order */
     int head, tail;
-    double free; /* idle from then on */
-    double since,
-        own;    /* until then not idle: waiting for links, or under way, from `since` on, under way from `own` on */
-    int behind; /* the axis for which it waited between */
+    double free;       /* idle from then on */
+    double since, own; /* busy until then: waiting for links from `since` on, under way from `own` on */
+    int behind;        /* the axis for which it waited between */
 } queue;
 
-/* Of a rank, within its node and beyond: what it exchanges with groups, and messages out and in. When it is in use: the
- * latest times, ascending. Ranks are not played in the order of time, so that what is found later may begin earlier, in
- * a gap. */
+/* A rank's link within its node or beyond: used by groups, and by messages out and in. Holds the latest times of use,
+ * ascending. Ranks are not played in the order of time, so a later find may begin earlier, in a gap. */
 typedef struct link {
     double from[BUSY], to[BUSY];
-    double owed;     /* by groups: what messages took of the link while a group used it */
-    int count, axis; /* of the latest use */
+    double owed;     /* owed by groups: seconds that messages took of the link while a group used it */
+    int count, axis; /* number and axis of the latest uses */
 } link;
 
 typedef struct request {
-    double start, end; /* of its transfer */
-    double launched;   /* by all who take part */
-    double since, own; /* as the queue's, when it was under way */
+    double start, end; /* its transfer's times */
+    double launched;   /* all participants have launched */
+    double since, own; /* the queue's fields once it was under way */
     int behind;
     int op; /* that launched it; -1: not yet */
     bool met;
-    int cause_rank, cause_op; /* whose launch was the last */
+    int cause_rank, cause_op; /* the last rank and op to launch */
 } request;
 
 typedef struct player {
@@ -281,8 +278,8 @@ static double overlap(const link *l, double from, double to)
     return sum;
 }
 
-/* A message and what a group exchanges share a link evenly: the message takes longer, and the group's next transfer
- * what the message took. Seconds that the transfer takes. */
+/* Shares a link evenly between a message and a group's exchange: the message takes longer, and the group's next
+ * transfer is delayed by the message's part. Returns the transfer's seconds. */
 static double share_links(player *s, const int *members, const int *links, int count, double begin, double seconds)
 {
     double more = 0;
@@ -297,7 +294,7 @@ static double share_links(player *s, const int *members, const int *links, int c
     return seconds + more;
 }
 
-/* Since when the queue has been at it: what is launched while it is goes on with that. */
+/* Records since when the queue has been busy: launches in the meantime continue that wait. */
 static void note_wait(queue *q, link *on, const timing_op *e, double start, double ready, double begin)
 {
     bool busy = q->free >= start && q->head > 0, waits = begin > ready;
@@ -307,7 +304,7 @@ static void note_wait(queue *q, link *on, const timing_op *e, double start, doub
     on->axis = e->axis;
 }
 
-/* Begins what all `members` have at the head of their queues. */
+/* Begins the collective at the head of all `members`' queues. */
 static void meet(player *s, const int *members, const int *communicators, int count)
 {
     double start = 0, seconds = 0;
@@ -352,7 +349,7 @@ static void meet(player *s, const int *members, const int *communicators, int co
     }
 }
 
-/* What is at the head of a rank's queue, if all who take part have come to it. */
+/* Begins the collective at the head of a rank's queue, if all participants have come to it. */
 static bool try_meet(player *s, int rank, int communicator)
 {
     int members[TIMING_STAGES], theirs[TIMING_STAGES];
@@ -413,7 +410,7 @@ static void wait_for(player *s, int rank, timing_op *e)
     double waited = end > now ? end - now : 0;
     bool alone = s->p->profile->host_moves;
     double transfers = q->end - (alone ? q->start : q->since), own = q->end - (alone ? q->start : q->own);
-    double exposed = waited < transfers ? waited : transfers; /* with those that it was behind */
+    double exposed = waited < transfers ? waited : transfers; /* including transfers it queued for */
     own = exposed < own ? exposed : own;
     *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += own;
     r->exposed[q->behind] += exposed - own;
@@ -453,7 +450,7 @@ static void launch_late(player *s, int rank)
             launch(s, rank, i);
 }
 
-/* As far as it goes; did it move? */
+/* Plays a rank as far as possible; true if it moved. */
 static bool advance(player *s, int rank)
 {
     timing_rank *r = &s->p->ranks[rank];
@@ -502,7 +499,7 @@ static int by_seconds(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* From the step's last op back to its first: what each op waited for. */
+/* Walks from the step's last op back to its first, recording the cause of each wait. */
 static void find_causes(player *s)
 {
     timing *p = s->p;
@@ -522,7 +519,7 @@ static void find_causes(player *s)
             continue;
         }
         const timing_op *launch = &r->ops[q->op];
-        bool late = q->launched > before; /* in turn behind others of its queue, and on its way */
+        bool late = q->launched > before; /* queued for its turn, and under way */
         add_cause(p, e->end - (late ? q->launched : before),
                   launch->does == COPIES ? "host" : axis_name((axis)launch->axis), rank, " transfers");
         at--;
@@ -628,9 +625,9 @@ double timing_seconds(const timing *p, int stage, phase of)
     return sum;
 }
 
-/* ---- what was played ---- */
+/* ---- results ---------------------------------------------------------------------------------------------------- */
 
-/* What was played, op by op and action by action. */
+/* Returns the played times, op by op and action by action. */
 
 timing_span timing_op_at(const timing *p, int stage, int index)
 {
@@ -680,7 +677,7 @@ static void spans_of_stage(simulation *out, const timing_rank *r, const schedule
 
 status timing_spans(simulation *out, const timing *p, const schedule *s)
 {
-    TRY(simulate_uniform(out, s, (simulate_cost){1, 1, 1}, 0, 0)); /* what is in flight does not depend on times */
+    TRY(simulate_uniform(out, s, (simulate_cost){1, 1, 1}, 0, 0)); /* the in-flight counts do not depend on times */
     out->length = out->shortest = out->bubble = 0;
     for (int i = 0; i < s->stages; i++) {
         out->stages[i].busy = 0;

@@ -1,13 +1,10 @@
-/* How long does a step take? The programs of the ranks that differ are played on simulated queues.
- *
- * One rank of each stage is played; the other ranks of its groups do the same at the same time. A rank has one queue
- * that computes, and one for each of its communicators: along an axis, or to a neighbour in one direction.
- * Communication begins when all who take part have launched it, their communicators are done with what was launched
- * before, and their links (to the node, or to the network) are free: a link serves groups one after another, messages
- * likewise, and both share it evenly. That occupies nobody who computes, but on a GPU takes `taken` of the
- * multiprocessors from ops for as long as they run beside it; where the host moves messages, it takes the time of those
- * who wait.
- */
+/* Predicts the time of a step: plays the programs of the ranks that differ on simulated queues. One rank of each stage
+ * is played; the other ranks of its groups do the same at the same time. A rank has one queue that computes, and one
+ * for each of its communicators: along an axis, or to a neighbour in one direction. Communication begins when all
+ * participants have launched it, their communicators have finished earlier launches, and their links (to the node, or
+ * to the network) are free: a link serves groups one after another, messages too, and both share it evenly. Computing
+ * ranks are not blocked, but on a GPU communication takes `taken` of the multiprocessors from ops that run beside it;
+ * where the host moves messages, it takes the time of the ranks that wait. */
 #pragma once
 
 #include "engine/compile/time/profile.h"
@@ -24,16 +21,16 @@ typedef struct timing_rank {
     int count, requests;
     int last_action; /* the last op of a micro-batch; -1: none */
     /* timing_run(): seconds */
-    double compute;             /* sum of its ops; where ranks share a host's cores, what it waits for one, too */
-    double cores;               /* of that, waiting for a core: when, nobody knows */
+    double compute;             /* sum of its ops; with shared host cores, includes waiting for one */
+    double cores;               /* part of compute: waiting for a core, at no particular point */
     double exposed[AXIS_COUNT]; /* waited for while transfers ran */
     double copies;              /* waited for while state was copied to host memory or from it */
     double idle;                /* waited for others, and at the step's end */
-    double barrier;             /* of both: waited for sums over all ranks, the gradients' norm */
-    double end;                 /* without waiting for a core; compute, exposed, copies and idle sum to the step */
+    double barrier;             /* part of exposed and idle: waited for sums over all ranks, the gradients' norm */
+    double end;                 /* end, without waits for a core; compute, exposed, copies and idle sum to the step */
 } timing_rank;
 
-/* What the longest chain of ops and transfers consists of. */
+/* A cause of time on the longest chain of ops and transfers. */
 typedef struct timing_cause {
     char text[TIMING_TEXT]; /* "backward of stage 3", "tensor transfers of stage 0" */
     double seconds;
@@ -41,10 +38,10 @@ typedef struct timing_cause {
 
 typedef struct timing {
     const profile *profile; /* borrowed */
-    timing_rank *ranks;     /* by stage */
+    timing_rank *ranks;     /* [stage] */
     int count;
     double seconds;             /* the step */
-    double cores;               /* of that, all ranks wait for a core */
+    double cores;               /* part of the step in which all ranks wait for a core */
     double bubble;              /* mean of the ranks' idle shares */
     double exposed[AXIS_COUNT]; /* mean over the ranks */
     double copies, barrier;     /* likewise */
@@ -53,15 +50,15 @@ typedef struct timing {
 } timing;
 
 void timing_open(timing *out, const profile *p, int stages);
-/* The program of one rank of stage g->at[GRID_PIPELINE], whose asynchronous ops have so many requests. Nothing of it is
- * kept. */
+/* Adds the program of one rank of stage g->at[GRID_PIPELINE], with `requests` asynchronous ops. Keeps no pointer into
+ * it. */
 void timing_add(timing *p, const grid *g, const program *list, int requests);
-/* After the ranks of all stages are there. Fails where they do not meet. */
+/* Plays the step, once every stage's rank was added. Fails if the ranks' collectives do not match. */
 status timing_run(timing *p);
-/* What op `index` of a stage's program did, in seconds since the step began: begin to end the rank was busy with it, or
- * waited; or, of a launch, its transfer travelled (of several launched as one, the last; else 0 to 0). `free`: then the
- * rank went on. Of a wait the first `idle` seconds are those before the transfer began; then `behind` seconds were for
- * transfers along the axis `before`, behind which it stood; the rest for its own. */
+/* Span of op `index` of a stage's program, in seconds since the step began. From begin to end the rank was busy with
+ * it, or waited; a launch's transfer travelled (several launched as one: at the last; else 0 to 0). `free`: the rank
+ * went on. A wait's first `idle` seconds precede its transfer; the next `behind` seconds were spent queued for
+ * transfers along the axis `before`; the rest are its own. */
 typedef struct timing_span {
     double begin, end, free, idle, behind;
     int before;
@@ -69,6 +66,6 @@ typedef struct timing_span {
 timing_span timing_op_at(const timing *p, int stage, int index);
 /* Begin and end of the actions of `s` as they were played, into `out` as simulate_run makes it (and frees it). */
 status timing_spans(simulation *out, const timing *p, const schedule *s);
-/* After timing_run: seconds between which a stage's ops of this phase ended, their waits included. */
+/* Call it once timing_run is done: seconds between the ends of a stage's ops of this phase, their waits included. */
 double timing_seconds(const timing *p, int stage, phase of);
 void timing_free(timing *p);

@@ -5,13 +5,13 @@
 
 /* ---- tokens of experts ---- */
 
-/* Tokens are gathered and their sums scattered, in the backward pass again, and once more for waves that are not kept;
- * slots of the first wave go there and back in either pass, and those of waves behind it once more. */
+/* Tokens are gathered and their sums scattered, in the backward pass again, and once more for passes that are
+ * recomputed; slots of the first pass go there and back in either direction, and slots of overflow passes once more. */
 enum { GATHERED = 4, KEPT = 4, REMADE = 6 };
 
 double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
 {
-    grid g = grid_of(&o->grid, 0); /* ranks of a block, as rank 0 sees them: whoever asks hears the same */
+    grid g = grid_of(&o->grid, 0); /* ranks of a block, as rank 0 sees them: all ranks choose the same */
     config_block_experts(&g, &o->layout);
     compile_options as = *o;
     as.transfers.slots = slots;
@@ -46,7 +46,7 @@ static double heads_of(const compile_options *o, const layer_shape *l)
     return (double)l->heads / o->grid.size[GRID_TENSOR];
 }
 
-/* A layer whose keys and values ranks send each other. */
+/* Returns a layer with keys and values that cross ranks. */
 static layer_shape crossing_layer(const compile_options *o)
 {
     return shape_layer(&o->shape, decoder_crossing_of(&o->shape).layer);
@@ -60,7 +60,7 @@ double latent_width(const compile_options *o, bool gathers)
 
 double latent_seconds(const compile_options *o, const profile *p, bool gathers)
 {
-    const grid g = grid_of(&o->grid, 0); /* rank 0: whoever asks hears the same */
+    const grid g = grid_of(&o->grid, 0); /* rank 0: all ranks choose the same */
     const layer_shape l = crossing_layer(o);
     const dtype type = precision_compute(o->precision);
     const double rows = (double)tokens_count(o).rank * (g.size[GRID_CONTEXT] - 1); /* other ranks' */

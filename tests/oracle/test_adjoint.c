@@ -275,8 +275,8 @@ static block_layer block_params(adjoint_rank *a, const block_options *o)
     bool first = a->r.grid.group[AXIS_TENSOR].rank == 0;
     int rows = (2 + 2) * HEAD, ffn = 3;
     block_layer b = {
-        .norm1 = norm_params(a, o->llama, "norm 1", "norm 1 bias"),
-        .norm2 = norm_params(a, o->llama, "norm 2", "norm 2 bias"),
+        .sub = {{.norm = norm_params(a, o->llama, "norm 1", "norm 1 bias"), .mixers = 1u << MIXER_attention},
+                {.norm = norm_params(a, o->llama, "norm 2", "norm 2 bias"), .mixers = 1u << MIXER_mlp}},
         .attention = {.heads = 2, .kv_heads = 1, .head_size = HEAD, .window = o->window, .rotary = o->llama},
         .mlp = {.gated = o->llama}};
     b.attention.qkv = adjoint_parameter(a, "qkv", rows, HIDDEN, place_shard(0));

@@ -24,7 +24,7 @@
 #include "parallel/watch/signals.h"
 #include "engine/islands/islands.h"
 
-/* Tokens of the global batch; `counted`: those whose targets count. */
+/* Returns the tokens of the global batch; `counted`: only tokens with a label that counts. */
 static double batch_tokens(const training *t, bool counted)
 {
     int64_t of = training_batch(t, t->at.step) - (counted ? t->now.batch.left_out : 0);
@@ -47,10 +47,10 @@ static void fill_scalars(training *t, double rate)
 
 /* ---- blocks of data in an object store, fetched before steps and evaluations read them ---- */
 
-/* How far ahead blocks are fetched, at most. */
+/* Longest time ahead of which blocks are fetched. */
 static const double AHEAD_SECONDS = 120;
 
-/* Begins anew where the run is, if that is not where it should be by now: it has begun, or gone back. */
+/* Restarts prefetching at the run's position if it is not the expected one: the run has begun, or gone back. */
 static void follow_run(training *t)
 {
     training_fetched *f = &t->fetched;
@@ -65,7 +65,7 @@ static void follow_run(training *t)
     f->next_samples = t->at.samples + training_batch(t, t->at.step);
 }
 
-/* Fetches from the store what steps to come read, before a step's batch is taken. */
+/* Prefetches blocks of later steps from the store before this step's batch is read. */
 static void fetch_ahead(training *t)
 {
     training_fetched *f = &t->fetched;
@@ -84,7 +84,7 @@ static void fetch_ahead(training *t)
     }
 }
 
-/* What a rank says before a step. */
+/* A rank's message before a step. */
 typedef struct readiness {
     int failed, asked, saves;
     uint32_t deal;
@@ -93,7 +93,7 @@ typedef struct readiness {
     pace_share lately;
 } readiness;
 
-/* What ranks have waited for: the most of one, and the blocks of all. */
+/* Collects the waits for blocks: the slowest rank's time, and the blocks of all ranks. */
 static void add_fetched(training *t, const readiness *all)
 {
     training_fetched *f = &t->fetched;
@@ -109,7 +109,7 @@ static void add_fetched(training *t, const readiness *all)
     t->counts.fetched_bytes += f->fetched;
 }
 
-/* The rank whose tokens were dealt otherwise than on the first that has the same samples; -1: there is none. */
+/* Returns the rank with a different token assignment than the first rank of the same samples; -1: none. */
 static int find_other_deal(int *like, const training *t, const readiness *all)
 {
     for (int i = 0; i < comm_ranks(t->world); i++) {
@@ -123,8 +123,8 @@ static int find_other_deal(int *like, const training *t, const readiness *all)
     return -1;
 }
 
-/* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, are
- * tokens dealt alike, and how far is the save under way? One exchange for all. */
+/* Exchanges the ranks' readiness once before a step: failures, requested signals, samples left out, the tokens'
+ * assignment, and progress of the save. */
 static status agree(training *t, signals_request *asked, batch_facts *batch, pace_share lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1, like = 0;
@@ -177,7 +177,7 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
     return comm_all_status(comm_world(t->world), mine);
 }
 
-/* The batch of this step: read ahead while the last one was played, or read now. */
+/* Returns the batch of this step: read ahead during the previous step, or read now. */
 static status take_batch(training *t, batch_facts *out)
 {
     bool there = t->now.ahead == t->at.samples;
@@ -191,7 +191,7 @@ static status take_batch(training *t, batch_facts *out)
     return STATUS_OK;
 }
 
-/* Everything that a step needs, on every rank. */
+/* Prepares a step on every rank. */
 static status ready_step(training *t, signals_request *asked)
 {
     executor_set_step(t->executor, t->at.step + 1);
@@ -211,9 +211,8 @@ static bool due(int every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
-/* A batch of which every sample is left out teaches nothing: its data are passed over, and nothing else changes.
- * train.max_skipped of them in a row end the run, before the last of them, so that a restart comes no further. The same
- * on all ranks. */
+/* Skips a batch with every sample left out: only the data position changes. train.max_skipped of them in a row end the
+ * run, before the last of them, so that a restart comes no further. The same on all ranks. */
 static status pass_over(training *t)
 {
     const config *c = t->config;
@@ -233,7 +232,7 @@ static status pass_over(training *t)
     return STATUS_OK;
 }
 
-/* The routers' losses of the step, as the gradient has them; 0: there is none. */
+/* Records the routers' losses of the step, as in the gradient; 0: none. */
 static void note_router_losses(training *t)
 {
     const layer_inputs *v = &t->compiled.values;
@@ -248,7 +247,7 @@ static void note_router_losses(training *t)
     }
 }
 
-/* Plays the step's program, and traces it where that is asked for. */
+/* Runs the step's program, and traces it if requested. */
 static void play_once(training *t, bool again)
 {
     const compiled_program *p =
@@ -260,8 +259,7 @@ static void play_once(training *t, bool again)
     executor_launch(t->executor, p);
     t->counts.plays[t->at.rung.at]++;
     if (!again) {
-        /* While the device plays this step, the next one's batch. What cannot be read is tried again by that step,
-         * which says so. */
+        /* Reads the next batch while the device works. The next step retries a failed read, and reports it. */
         int64_t next = t->at.samples + training_batch(t, t->at.step);
         bool last = t->at.step + 1 == t->config->train.steps;
         if (!last && executor_reads_ahead(t->executor) &&
@@ -274,8 +272,8 @@ static void play_once(training *t, bool again)
         trace_end(t->trace, p, t->at.step + 1);
 }
 
-/* A step whose program had not room for all rows of experts has changed nothing: it is played again, from the same
- * batch and scalars, on a higher rung. */
+/* Runs the step; if an expert capacity overflowed, the step has changed no state and is rerun on the same batch and
+ * scalars in a larger capacity bucket. */
 static void play_program(training *t)
 {
     const int rungs = compile_rungs(&t->compiled.options);
@@ -295,7 +293,7 @@ static void play_program(training *t)
     rung_after(&t->at.rung, needed);
 }
 
-/* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
+/* Makes one optimizer step; *undone: it and earlier ones back to a checkpoint have been undone. */
 static status play_step(training *t, bool *undone)
 {
     double rate = learning_rate_at(&t->schedule, t->at.updates + 1 - t->at.schedule_updates);
@@ -320,14 +318,14 @@ static status play_step(training *t, bool *undone)
     const tensor *peak = t->compiled.values.peak;
     if (tensor_elements(peak) > 0)
         t->now.attention_logit_max = (double)*(const float *)executor_at(t->executor, peak);
-    if (compile_room(&t->compiled.options) > 0) { /* of the assignments to experts */
+    if (compile_room(&t->compiled.options) > 0) { /* share of the expert assignments */
         const model_shape *shape = &t->config->model.shape;
         const float *over = executor_at(t->executor, t->compiled.values.over);
         t->now.dropped_share =
             (double)over[0] / (batch_tokens(t, false) * shape->experts_per_token * shape_routers(shape));
     }
     double mean = (double)*loss / batch_tokens(t, true);
-    /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
+    /* A step with gradients that are not finite changes only the data position; fp16 also lowers the loss scale. */
     const config *c = t->config;
     t->at.samples += training_batch(t, t->at.step);
     t->at.step++;
@@ -349,8 +347,8 @@ static status play_step(training *t, bool *undone)
     return !*undone && due(t->config->run.verify_every, t->at.step) ? training_verify(undone, t) : STATUS_OK;
 }
 
-/* The mean over one data set: the same samples in every layout, evaluate.batches global batches, or one pass over what
- * there is. */
+/* Returns the mean loss over one data set: the same samples in every layout, evaluate.batches global batches, or all
+ * samples once. */
 static status evaluate_set(double *loss, training *t, signals_request *asked, int set)
 {
     double sum = 0;
@@ -361,7 +359,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     status ready = STATUS_OK;
     int64_t mine = o->micro_batch, at = mine * grid_index(&t->grid, AXIS_SAMPLES);
     for (int64_t first = 0; first < end && samples_expect(t->data.sets[set], first + at, mine); first += together)
-        ; /* what can be fetched ahead */
+        ; /* requests blocks ahead until the cache is full */
     for (int64_t first = 0; first < end; first += together) {
         batch_facts batch = {0};
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");
@@ -389,7 +387,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     return STATUS_OK;
 }
 
-/* When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
+/* Evaluates; a request to stop cancels it: the sender may not wait long, and a checkpoint matters more. */
 static status evaluate(training *t, signals_request *asked)
 {
     double began = clock_seconds();
@@ -404,9 +402,9 @@ static status evaluate(training *t, signals_request *asked)
     return s;
 }
 
-/* ---- a job that is an island: the outer loop's calls, which are collective; no other job has any ---- */
+/* ---- islands: the outer loop's collective calls; other jobs make none ---- */
 
-/* Another island's, where its model was taken over. */
+/* Takes the position of the island that this one's model came from. */
 static void take_position(training *t, const islands_position *p)
 {
     if (!p->fresh_moments)
@@ -455,12 +453,12 @@ static status leave_islands(training *t)
 {
     if (!t->islands)
         return STATUS_OK;
-    TRY(training_save_finish(t)); /* what is on its way to the disk is the state before */
+    TRY(training_save_finish(t)); /* the save in progress has the previous state */
     return outside(t, ISLANDS_LEAVING);
 }
 
-/* Saves what has not been saved yet; `last`: and waits for it. What is not verified is not saved: then the run has gone
- * back. */
+/* Saves the state unless it is saved; `last` also waits for it. A state that fails verification is not saved: the run
+ * has gone back then. */
 static status save(training *t, bool last)
 {
     bool undone;
@@ -475,12 +473,12 @@ static status save(training *t, bool last)
     return STATUS_OK;
 }
 
-/* A run that cannot go on, on ranks whose state is good: it is saved, and then the run ends as it would have. */
+/* Saves the good state of a run that cannot continue, and then returns its failure `why`. */
 static status save_anyway(training *t, status why)
 {
     if (why == STATUS_OK)
         return why;
-    comm_broadcast_bytes(comm_world(t->world), &t->evicted, sizeof t->evicted, 0); /* rank 0 alone looks */
+    comm_broadcast_bytes(comm_world(t->world), &t->evicted, sizeof t->evicted, 0); /* only rank 0 looks */
     if (t->at.step == t->saved || t->evicted || t->saves->refused)
         return why;
     AUTO_FREE char *words = must_strdup(status_message());
@@ -506,7 +504,7 @@ static status train_loop(training *t, signals_request *asked)
             TRY(save(t, *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
             break;
-        if (t->at.step != before) /* undone, and the batch is another step's */
+        if (t->at.step != before) /* undone: the batch belongs to another step */
             continue;
         if (*asked == SIGNALS_SAVE)
             signals_saved();
@@ -542,8 +540,7 @@ static status train_loop(training *t, signals_request *asked)
     return STATUS_OK;
 }
 
-/* The files of a run that is complete stay as they are. What one that was killed just before its end had left to do is
- * done. */
+/* Finishes a complete run: its files stay as they are. Completes the work that a killed process left at its end. */
 static status complete(training *t)
 {
     const config *c = t->config;
@@ -557,7 +554,7 @@ static status complete(training *t)
         comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? atomic_look(&there, summary) : STATUS_OK);
     comm_broadcast_bytes(comm_world(t->world), &there, sizeof there, 0);
     if (s == STATUS_OK && there && !t->new_stage) {
-        bool first = comm_rank(t->world) == 0; /* who knows what its server and its exports have yet to get */
+        bool first = comm_rank(t->world) == 0; /* rank 0 knows the remaining uploads and exports */
         s = first ? training_tracking_catch_up(t) : s;
         s = first && s == STATUS_OK ? training_export_open(t) : s;
         watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for an export");
@@ -595,7 +592,7 @@ static status train_on(training *t, bool *stopped)
         verify_begin(t->guards.verify);
     t->saved = t->at.step;
     status s = train_loop(t, &asked);
-    if (s != STATUS_OK) { /* on all ranks: what is being saved is good */
+    if (s != STATUS_OK) { /* on all ranks: the save in progress is good */
         AUTO_FREE char *words = must_strdup(status_message());
         (void)training_save_finish(t);
         (void)status_fail(s, "%s", words);
@@ -607,7 +604,7 @@ static status train_on(training *t, bool *stopped)
     *stopped = asked == SIGNALS_STOP && t->at.step < t->config->train.steps;
     training_upload_finish(t, *stopped);
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for an export");
-    if (!*stopped) /* else the next start exports what is left */
+    if (!*stopped) /* else the next start makes the remaining exports */
         training_export_finish(t);
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->at.step);
@@ -650,6 +647,6 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
         (void)status_fail(s, "%s", words);
     }
     if (t.ending.known)
-        (void)comm_all_status(comm_world(world), STATUS_OK); /* written before rank 0 asks whether somebody has */
+        (void)comm_all_status(comm_world(world), STATUS_OK); /* written before rank 0 looks for the others' incidents */
     return s;
 }

@@ -1,4 +1,4 @@
-/* What a run does about numbers that it cannot go on with: spikes, and too many steps without finite gradients. */
+/* Handles numbers with which a run cannot continue: spikes, and too many steps without finite gradients. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,13 +12,13 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* So often in a row does a run go back to the same step: each time it leaves out twice as many samples. */
+/* Most rewinds to the same step in a row: each leaves out twice as many samples. */
 enum { MOST_TIMES = 8 };
 
 typedef struct finding {
     double loss, norm;
     spike_scores scores;
-    bool skipped; /* too many steps in a row */
+    bool skipped; /* too many skipped steps in a row */
 } finding;
 
 static char *describe(const training_position *at, const finding *f)
@@ -31,7 +31,7 @@ static char *describe(const training_position *at, const finding *f)
         (long long)at->step, f->loss, f->scores.loss, f->norm, f->scores.norm);
 }
 
-/* To people and into incidents.jsonl, by rank 0. */
+/* Rank 0: logs the message and writes it to incidents.jsonl. */
 static void say(training *t, const char *words)
 {
     if (comm_rank(t->world) > 0)
@@ -50,8 +50,8 @@ static report_event event_of(const training_position *at, const finding *f, cons
                           .norm_zscore = f->scores.norm};
 }
 
-/* The run is back at an earlier step, of which `before` knows how often it has been there. Samples up to `end` have led
- * to the spike. */
+/* Leaves out the samples up to `end`, which led to the spike. The run is back at an earlier step; `before` counts its
+ * previous rewinds there. */
 static status leave_out(training_position *at, const train_past *before, int64_t end, const char *words)
 {
     train_past *now = &at->past;
@@ -59,7 +59,7 @@ static status leave_out(training_position *at, const train_past *before, int64_t
     train_omission o = {.after = at->step, .first = at->samples, .count = end - at->samples, .times = 1};
     if (last && last->after == at->step) {
         o.times = last->times + 1;
-        o.count *= 2; /* what is wrong is longer than what was left out */
+        o.count *= 2; /* the bad range is longer than the one left out */
     }
     if (o.times > MOST_TIMES || now->omissions == TRAIN_OMISSIONS)
         return status_fail(STATUS_FAILED,
@@ -94,7 +94,7 @@ static status undo(training *t, const finding *f)
     return training_report_undone(t, &event);
 }
 
-/* Of a rank's experts, the one that most of the last step's tokens chose; where each rank has a part of all layers. */
+/* Describes a rank's most loaded expert in the last step, if the pipeline does not split the layers. */
 static char *hottest_of(const training *t, int rank)
 {
     grid of = grid_of(&t->grid, rank);
@@ -152,7 +152,7 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
         islands_found_spike(t->islands, t->at.step);
     if (c->run.spike.zscore <= 0 || (skipped && !f.skipped))
         return STATUS_OK;
-    /* All ranks have the same numbers, or should have: one decides. */
+    /* All ranks should have the same numbers: rank 0's decide. */
     double numbers[] = {loss, norm};
     comm_broadcast_bytes(comm_world(t->world), numbers, sizeof numbers, 0);
     f.loss = numbers[0];
@@ -161,7 +161,7 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     if (t->islands && !(f.scores.loss < c->run.spike.zscore))
         islands_found_spike(t->islands, t->at.step);
     bool spike = f.skipped || !(f.scores.loss < c->run.spike.zscore && f.scores.norm < c->run.spike.zscore);
-    if (spike) { /* or is it this machine? */
+    if (spike) { /* the machine may be the cause */
         TRY(training_verify(undone, t));
         if (*undone)
             return STATUS_OK;

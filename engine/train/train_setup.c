@@ -1,4 +1,4 @@
-/* From a configuration to a rank that can play its programs: layout, compilation, arena, data, watchdog. */
+/* Sets up a rank from a configuration: layout, compilation, arena, data, watchdog. */
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -29,10 +29,10 @@
 #include "memory/scope.h"
 #include "engine/system/reading.h"
 
-enum { NAMED_LEFT_OUT = 4 }; /* samples that are named one by one */
+enum { NAMED_LEFT_OUT = 4 }; /* samples reported one by one */
 
-/* The ranks of one model read the same samples: one of them says what is left out. A corpus may be bad as a whole, so
- * the first few samples are named, and then each doubling of their number. */
+/* Reports samples left out, on one of the ranks that read the same samples. A corpus may be bad as a whole, so it
+ * reports the first few samples, and then each doubling of their number. */
 static void say_left_out(void *context, const char *words)
 {
     training *t = context;
@@ -50,15 +50,15 @@ static void say_left_out(void *context, const char *words)
     incident_log_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
 }
 
-/* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data
- * knows. */
+/* Fails, by key, if files are missing or ids exceed the model's vocabulary, judged by the tokenizer stored beside the
+ * data. */
 static status check_sources(const config_sources *sources, const char *key, int64_t vocabulary, int rank)
 {
     for (int i = 0; i < sources->count; i++) {
         const char *prefix = sources->item[i].path;
         AUTO_FREE char *index = must_format("%s.idx", prefix);
         bool there = true;
-        if (!object_is_url(prefix)) /* a store is asked when it is opened */
+        if (!object_is_url(prefix)) /* a store is queried when opened */
             TRY(atomic_look(&there, index));
         if (!there)
             return status_fail(STATUS_FAILED,
@@ -79,7 +79,7 @@ static status check_sources(const config_sources *sources, const char *key, int6
     return STATUS_OK;
 }
 
-/* Each data set of several has a loss of its own, so it is also read by itself. */
+/* Opens the validation sets: if there are several, also each by itself for its own loss. */
 static status open_validation(training *t, int64_t vocabulary)
 {
     const config *c = t->config;
@@ -118,7 +118,7 @@ static status open_data(training *t)
     return STATUS_OK;
 }
 
-/* The tokenizer that the data was made with: named, or left beside the data; there may be none. */
+/* Opens the tokenizer that made the data: named by the configuration, or stored beside the data; it may be absent. */
 static status open_tokenizer(training *t)
 {
     const config *c = t->config;
@@ -132,8 +132,8 @@ static status open_tokenizer(training *t)
     return tokenizer_files_is_beside(beside) ? tokenizer_files_open_beside(&t->data.tokenizer, beside) : STATUS_OK;
 }
 
-/* All ranks must see one run folder: rank 0, which holds its lock, writes a file that the others look for. What an
- * earlier start has left of the kind goes. */
+/* Checks that all ranks see one run folder: rank 0, which holds its lock, writes a file that the others look for.
+ * Removes such files of earlier starts. */
 static status check_shared_folder(training *t)
 {
     AUTO_FREE char *name = must_format("%s/.shared-%s", t->folder, t->run);
@@ -179,12 +179,12 @@ static status open_rank(training *t, const devices_row *row)
     TRY(open_data(t));
     TRY(open_tokenizer(t));
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "waiting for all ranks to be set up");
-    /* Opening is collective: whoever has failed by now keeps the others from it. */
+    /* Opening is collective: a rank that failed before keeps the others from it. */
     return STATUS_OK;
 }
 
-/* The checkpoint that the run begins from, the caller's; NULL: none. The one that checkpoint.resume names need not be
- * there any more once a stage that began from it has checkpoints of its own. */
+/* Returns the checkpoint that the run begins from, which the caller frees; NULL: none. The one that checkpoint.resume
+ * names may be gone once a stage that began from it has checkpoints of its own. */
 static status find_origin(char **out, const training *t)
 {
     const char *resume = t->resume;
@@ -202,7 +202,7 @@ static status find_origin(char **out, const training *t)
     return own.count > 0 || alone ? STATUS_OK : checkpoint_resolve(out, resume);
 }
 
-/* What was chosen by timing belongs to the run, and to the checkpoint that a run begins from. */
+/* Reads the autotuning tables of the run and of the checkpoint that it begins from. */
 static status read_choices(training *t)
 {
     AUTO_FREE char *own = must_format("%s/" CHOICES_FILE, t->folder), *origin = NULL, *first = NULL;
@@ -214,7 +214,7 @@ static status read_choices(training *t)
     return choices_read(&t->choices, first ? first : own);
 }
 
-/* Of several ranks with as many communicators the most, with what graphs took, if that is measured. */
+/* Notes the largest reserve among ranks with equally many communicators, with the graphs' size if measured. */
 static void note_reserve(training *t, choices_reserve mine)
 {
     int ranks = comm_ranks(t->world);
@@ -237,8 +237,8 @@ static void note_reserve(training *t, choices_reserve mine)
         log_warn("%s", status_message());
 }
 
-/* Step 1 has loaded what libraries load at first use, step 2 has made a graph of the program, where there are graphs:
- * what is taken beside the arena is kept for plans to come. */
+/* Measures the GPU bytes used outside the arena, for later plans: step 1 has loaded the libraries' code, and step 2 has
+ * captured the graph, where supported. */
 void training_measure_reserve(training *t)
 {
     const char *shared = getenv(DEVICE_SHARE_ENVIRONMENT);
@@ -253,7 +253,7 @@ void training_measure_reserve(training *t)
     note_reserve(t, mine);
 }
 
-/* Collective. The first member's table becomes everybody's. */
+/* Collective. Gives the first member's table to all. */
 static void share_choices(choices *c, comm_group *all)
 {
     comm_broadcast_bytes(all, &c->count, sizeof c->count, 0);
@@ -271,7 +271,7 @@ static status open_executor(training *t)
     TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
     share_choices(&t->choices, all);
-    if (t->device->communication) { /* bytes of the GPU: as an earlier run on such a GPU has measured, or assumed */
+    if (t->device->communication) { /* bytes of the GPU: measured by an earlier run on such a GPU, or assumed */
         RELEASED_BY(groups_free) groups g = {0};
         groups_find(&g, &t->compiled);
         reserve known = reserve_assumed;
@@ -290,7 +290,7 @@ static status open_executor(training *t)
     return executor_open(&t->executor, &t->compiled, t->world, &options);
 }
 
-/* The CPU, or the GPU: with `auto` only if every rank has one. */
+/* Chooses the CPU or the GPU: `auto` takes the GPU only if every rank has one. */
 static status choose_device(training *t)
 {
     const device_interface *cuda;
@@ -303,7 +303,7 @@ static status choose_device(training *t)
     return t->config->train.device == CONFIG_AUTO ? STATUS_OK : s;
 }
 
-/* Nobody else's run may write here. A lock whose remote holder is silent for longer than the lease is stale. */
+/* Locks the folder against other runs. A lock whose remote holder is silent for longer than the lease is stale. */
 static status take_lock(training *t)
 {
     static const double LEASE = 30; /* seconds */
@@ -318,15 +318,15 @@ static status take_lock(training *t)
     return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
 }
 
-/* ---- an earlier run that is moved aside (checkpoint.resume=never), so that neither is taken for the other ---- */
+/* ---- moving an earlier run aside (checkpoint.resume=never), so that the two are not confused ---- */
 
-/* What runs write. Whatever else is in the folder is not ours to move; tuning.json is about the machine, and stays. */
+/* Files that runs write. All other files stay in the folder; so does tuning.json, which describes the machine. */
 static const char *const written[] = {"checkpoints", CHECKPOINT_ORIGIN, "mirror",         "exports",
                                       "mlflow.json", "wandb.json",      "metrics.jsonl",  "events.jsonl",
                                       "hosts",       "mlruns",          "summary.json",   "trace",
                                       "config.yaml", INCIDENTS_FILE,    "flight-*.jsonl", "events.out.tfevents*"};
 
-/* FOLDER/earlier-N, the first that is not there. */
+/* Makes FOLDER/earlier-N, the first N that is free. */
 static status make_aside(char **out, const char *folder)
 {
     bool there = true;
@@ -338,7 +338,7 @@ static status make_aside(char **out, const char *folder)
     return atomic_make_folders(*out);
 }
 
-/* "checkpoints" comes first: if this is cut short, no run resumes from them unasked. */
+/* Sorts "checkpoints" first: if this is interrupted, no run resumes from them by accident. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -368,7 +368,7 @@ static status move_aside(const char *folder)
     return STATUS_OK;
 }
 
-/* Locked, seen by all ranks, and with what its mirror has. */
+/* Locks the folder, checks that all ranks see it, and fetches from its mirror. */
 static status open_folder(training *t)
 {
     watchdog_enter(t->watchdog, DURING_SETUP, true, 0, "looking at the run's folder");
@@ -398,22 +398,22 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->resume = must_strdup(c->checkpoint.resume);
     comm_group *all = comm_world(world);
     TRY(comm_all_status(all, training_tracking_login(t)));
-    /* 128 bits that no other start has: those that its watchdog knows, or, without one, drawn. */
+    /* The start's unique 128-bit id: the watchdog's, or, without one, drawn. */
     snprintf(t->run, sizeof t->run, "%s", watchdog_run(t->watchdog));
     TRY(comm_all_status(comm_world(t->world), *t->run ? STATUS_OK : manifest_draw_run(t->run)));
     comm_broadcast_bytes(comm_world(t->world), t->run, sizeof t->run, 0);
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
-    /* What all ranks decide alike is decided for the device of rank 0. */
+    /* Collective decisions use the device of rank 0. */
     int number = devices_number(t->device->row(comm_local_rank(world)));
     comm_broadcast_bytes(all, &number, sizeof number, 0);
     const devices_row *row = devices_numbered(number);
     TRY(comm_all_status(all, open_rank(t, row)));
-    bool early = c->checkpoint.mirror || object_is_url(c->checkpoint.resume); /* a checkpoint says what timing chose */
+    bool early = c->checkpoint.mirror || object_is_url(c->checkpoint.resume); /* a checkpoint brings its table */
     if (early)
         TRY(open_folder(t));
     TRY(comm_all_status(all, open_executor(t)));
-    /* What this rank computes on, in a few words. */
+    /* Describes this rank's device in a few words. */
     device_facts facts;
     char text[INCIDENT_DEVICE];
     executor_facts(&facts, t->executor);
@@ -438,7 +438,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
     snprintf(host, sizeof host, "%s", watchdog_host(w));
     comm_all_gather_bytes(all, t->hosts, host, sizeof host);
-    if (comm_ranks(world) > 1 && c->run.slow_ratio > 0) { /* which rank, on which host, computes slowly? */
+    if (comm_ranks(world) > 1 && c->run.slow_ratio > 0) { /* finds the rank and host that compute slowly */
         t->guards.pace = pace_open(&t->compiled, t->executor, world);
         t->guards.judge = comm_rank(world) == 0 ? pace_judge_open(comm_ranks(world)) : NULL;
     }
@@ -468,7 +468,7 @@ void training_close(training *t)
     free(t->data.sets);
     samples_close(t->data.validation);
     stored_close(t->data.remote);
-    resources_close(t->report->resources); /* it may tell of a GPU until here */
+    resources_close(t->report->resources); /* it may report on a GPU until here */
     free(t->report);
     compile_free(&t->compiled);
     free(t->folder);

@@ -1,5 +1,5 @@
-/* Verification over all ranks: what each has found, the sums of their messages, and the weights of replicas against one
- * another. */
+/* Verification over all ranks: each rank's findings, the sums of their messages, and the weights of replicas against
+ * one another. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,19 +12,19 @@
 #include "memory/scope.h"
 #include "memory/seal.h"
 
-/* So often in a row, without a verification that passes, does a run go back: then something is broken for good. */
+/* Most rewinds in a row without a passing verification: after them a fault is permanent. */
 enum { MOST_TIMES = 3 };
 
 typedef struct share {
-    uint64_t weights[AXIS_COUNT]; /* of those that replicas along an axis have, too */
-    int replica[AXIS_COUNT];      /* the first of them, or -1 */
+    uint64_t weights[AXIS_COUNT]; /* checksum of weights replicated along an axis */
+    int replica[AXIS_COUNT];      /* rank of the first replica along it, or -1 */
     comm_sums messages;
     double seconds;
     bool bad;
 } share;
 
 typedef struct verdict {
-    int rank; /* -1: not known */
+    int rank; /* -1: unknown */
     char words[512];
 } verdict;
 
@@ -42,9 +42,9 @@ status training_open_verify(training *t)
     return STATUS_OK;
 }
 
-/* ---- who is it? ------------------------------------------------------------------------------------------------- */
+/* ---- identification of the faulty rank --------------------------------------------------------------------------- */
 
-/* Which rank sent what another has not received? */
+/* Finds two ranks with different sums of the messages between them. */
 static void find_pair(verdict *out, training *t)
 {
     int ranks = comm_ranks(t->world);
@@ -83,12 +83,12 @@ static int count_like(const share *all, int ranks, int i, axis a, bool same)
     return count;
 }
 
-/* Most replicas along an axis are right. */
+/* Finds a rank that differs from most of its replicas along an axis. */
 static bool judge_along(verdict *out, const training *t, const share *all, int ranks, axis a)
 {
     for (int i = 0; i < ranks; i++) {
         int like = count_like(all, ranks, i, a, true), unlike = count_like(all, ranks, i, a, false);
-        if (unlike <= like) /* with as many on both sides the later one is asked, too */
+        if (unlike <= like) /* on a tie the later one is asked, too */
             continue;
         out->rank = unlike > 1 ? i : -1;
         if (unlike > 1)
@@ -125,7 +125,7 @@ static bool judge(verdict *out, training *t, const share *all, const verify_find
     return bad;
 }
 
-/* ---- what is done about it --------------------------------------------------------------------------------------- */
+/* ---- reactions --------------------------------------------------------------------------------------------------- */
 
 static status undo(training *t, const verdict *v)
 {
@@ -151,14 +151,14 @@ static status undo(training *t, const verdict *v)
     return training_report_undone(t, &event);
 }
 
-/* Between two verifications: which share of the time has verifying taken? */
+/* Reports, between two verifications, the share of time that verification takes. */
 static void say_price(training *t, const share *all)
 {
     double most = 0, trained = t->counts.trained_seconds;
     for (int i = 0; i < comm_ranks(t->world); i++)
         most = all[i].seconds > most ? all[i].seconds : most;
     double price = (most - t->guards.verify_seconds) / (trained - t->guards.verify_trained);
-    if (t->device != &device_cpu) /* there repetition is not timed */
+    if (t->device != &device_cpu) /* its repetition is not timed */
         price += 1.0 / t->config->run.verify_every / t->compiled.options.microbatches;
     if (t->guards.verify_trained > 0 && !t->guards.price_reported) {
         t->guards.price_reported = true;

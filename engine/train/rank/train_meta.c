@@ -11,7 +11,7 @@
 
 /* ---- data sets ---- */
 
-/* A data set's facts, in the order of a row of numbers. */
+/* Facts of a data set, in the order of a row of numbers. */
 static const struct {
     const char *key, *words;
     size_t offset;
@@ -46,7 +46,7 @@ static json_t *list_sources(const config_sources *sources, const samples *s)
     return list;
 }
 
-/* What differs between a data set and what was saved of it; NULL: nothing. The caller's. */
+/* Returns the difference between a data set and its saved facts, which the caller frees; NULL: none. */
 static char *difference(const json_t *saved, const config_source *source, const indexed_identity *now)
 {
     for (int k = 0; k < FACTS; k++) {
@@ -61,7 +61,7 @@ static char *difference(const json_t *saved, const config_source *source, const 
     return NULL;
 }
 
-/* The first difference between the data sets and what was saved of them; NULL: none. The caller's. */
+/* Returns the first difference between the data sets and their saved facts, which the caller frees; NULL: none. */
 static char *compare_sources(const json_t *saved, const config_sources *sources, const samples *s)
 {
     if (!saved || !s)
@@ -109,7 +109,7 @@ static const double LEAST_SCALE = 0.5, MOST_SCALE = 4294967296.0; /* train.loss_
 static const struct {
     const char *key;
     size_t offset;
-    bool may_lack; /* it is 0 then */
+    bool may_lack; /* defaults to 0 */
 } counts[] = {
     {"step", offsetof(training_position, step), false},
     {"updates", offsetof(training_position, updates), false},
@@ -202,7 +202,7 @@ static status read_counts(training_position *out, const json_t *meta, bool begun
     return STATUS_OK;
 }
 
-/* A list that older checkpoints do not have is empty. */
+/* Reads a list; older checkpoints lack it, which makes it empty. */
 static status read_reals(double *out, int *count, const json_t *meta, const char *key, const char *where)
 {
     const json_t *list = json_object_get(meta, key);
@@ -218,7 +218,7 @@ static status read_reals(double *out, int *count, const json_t *meta, const char
     return STATUS_OK;
 }
 
-/* Samples consumed when `step` steps are done, but for those left out; -1: no run consumes so many. */
+/* Returns the samples consumed by the first `step` steps, except those left out; -1: more than any run consumes. */
 static int64_t samples_at(const training_position *m, const config *saved, int64_t step)
 {
     int64_t ramp = m->ramp_step, all;
@@ -241,7 +241,7 @@ static status check_samples(const training_position *m, const config *saved, con
     return STATUS_OK;
 }
 
-/* Each begins where training would have gone on after its step. */
+/* Reads omissions: each must begin where training would have continued after its step. */
 static status read_omissions(train_past *out, const json_t *meta, const training_position *m, const config *saved,
                              const char *where)
 {

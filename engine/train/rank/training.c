@@ -48,6 +48,6 @@ incident training_incident_of(const training *t, watchdog_text *text, incident_v
     incident what = watchdog_incident(t->watchdog, text, verdict, words);
     what.rank = rank;
     what.waiting_for = -1;
-    what.device = what.action = what.op = NULL; /* those are this rank's */
+    what.device = what.action = what.op = NULL; /* these describe this rank */
     return what;
 }

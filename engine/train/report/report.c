@@ -96,7 +96,7 @@ static void put_integer(json_t *object, const char *key, int64_t value)
     json_object_set_new(object, key, json_integer(value));
 }
 
-/* Takes the object. Times need more digits than nine. */
+/* Writes a line; takes the object. Times need more digits than nine. */
 static status write_line(lines *out, json_t *object, double time, bool here)
 {
     AUTO_FREE char *text = json_dumps(object, JSON_FLAGS);
@@ -142,7 +142,7 @@ status report_metrics_evaluation(lines *out, const report_result *r)
     return write_line(out, evaluation_object(r), r->time, false);
 }
 
-/* On the screen, where run.log_format is json: the logger adds the time. Takes the object. */
+/* Prints an object on the screen if run.log_format is json: the logger adds the time. Takes the object. */
 static void print_object(FILE *out, json_t *object)
 {
     AUTO_FREE char *text = json_dumps(object, JSON_FLAGS);

@@ -1,4 +1,4 @@
-/* What the header says of the data, what a run asks for that it will not get, and what it has waited for. */
+/* The data section of the header, warnings about data, and the time spent waiting for it. */
 #include <stdio.h>
 
 #include "engine/config/config.h"
@@ -6,10 +6,10 @@
 #include "memory/log.h"
 #include "memory/units.h"
 
-/* Up to about four epochs repeated text is worth almost as much as new text (2305.16264). */
+/* Repeated text is worth almost as much as new text up to about four epochs (2305.16264). */
 static const double MANY_EPOCHS = 4;
 
-/* Waiting for blocks is judged over so many steps; beyond this share of the time it is worth a warning. */
+/* A wait for blocks is worth a warning if it exceeds this share of the time over STALL_STEPS steps. */
 static const double STALL_SHARE = 0.01;
 enum { STALL_STEPS = 10 };
 
@@ -72,7 +72,7 @@ void training_say_data(const training *t)
 static void judge_stall(training *t, double seconds)
 {
     training_fetched *f = &t->fetched;
-    if (f->warned || t->counts.trained_steps < 2) /* the first one's data could not be fetched ahead */
+    if (f->warned || t->counts.trained_steps < 2) /* the first step's data cannot be prefetched */
         return;
     f->window_stall += f->stall;
     f->window_seconds += seconds;

@@ -1,4 +1,4 @@
-/* What rank 0 says and writes of a run. */
+/* Rank 0's output of a run. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static int64_t peak_resident(void)
 
 /* ---- the run's folder ------------------------------------------------------------------------------------------ */
 
-/* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. What cannot be read stays. */
+/* Drops lines from metrics.jsonl of steps that a resumed run will redo. Keeps unreadable lines. */
 static status keep_lines(const char *path, int64_t step)
 {
     AUTO_FREE char *all = NULL;
@@ -64,7 +64,7 @@ static status open_kept(lines **out, const training *t, const char *name)
     return lines_open(out, path);
 }
 
-/* Lines and events of the steps to come. */
+/* Opens the files of lines and events per step. */
 static status open_steps(training *t)
 {
     if (t->report->tracker) /* between the two, lines are dropped from metrics.jsonl */
@@ -93,7 +93,8 @@ static status open_files(training *t)
     return t->choices.count > 0 ? choices_write(&t->choices, chosen) : STATUS_OK;
 }
 
-/* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
+/* Appends an event. Unlike the metrics, events are never trimmed, so that repeated work is visible here. metrics_done
+ * reports a full disk. */
 static void write_event(training *t, report_happening what)
 {
     what.run = t->run;
@@ -117,7 +118,8 @@ void training_event_saved(training *t, int64_t step, const char *name)
         write_event(t, (report_happening){.event = "saved", .step = step, .words = name, .here = true});
 }
 
-/* A GPU of this host may be another rank's: whoever's work ends with it says so itself, and less clearly. */
+/* Records an incident of a GPU of this host, possibly another rank's: the rank that fails with it also reports it, but
+ * less clearly. */
 static void tell_of_gpu(void *context, const char *words)
 {
     training *t = context;
@@ -127,7 +129,7 @@ static void tell_of_gpu(void *context, const char *words)
     (void)incident_log_append(t->folder, &what);
 }
 
-/* The first rank of each host. A host that cannot be looked at is no reason not to train. */
+/* Opens the resources on the first rank of each host. A failure does not stop training. */
 static void open_resources(training *t)
 {
     const config *c = t->config;
@@ -205,7 +207,7 @@ void training_header(const training *t)
 {
     const config *c = t->config;
     const compiled *k = &t->compiled;
-    /* The largest rank's plan is the one to show. */
+    /* shows the plan of the largest rank */
     int64_t largest = (int64_t)comm_all_max(comm_world(t->world), (double)k->arena_bytes);
     if (!speaks(t))
         return;
@@ -291,7 +293,7 @@ static status write_events(training *t, const report_step *s)
     return tensorboard_write(t->report->board, values, count, s->step, s->time);
 }
 
-/* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
+/* Reports a failure to write metrics once: lost lines are counted, and the next line retries. */
 static void metrics_done(training *t, status s)
 {
     if ((s != STATUS_OK) == t->report->metrics_failing)
@@ -306,7 +308,7 @@ static void metrics_done(training *t, status s)
     incident_log_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
 }
 
-/* Whoever read the lines may be gone (a dead tee, a closed terminal): training needs no reader. */
+/* Reports a lost reader of the screen (a dead tee, a closed terminal) once: training continues. */
 static void screen_done(training *t, int error)
 {
     if (t->report->stdout_failed || !ferror(stdout))
@@ -318,7 +320,7 @@ static void screen_done(training *t, int error)
     incident_log_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
 }
 
-/* How the step's tokens are spread over the experts; of a step without samples nothing is known. */
+/* Adds the distribution of the step's tokens over the experts; a step without samples has none. */
 static void add_loads(report_step *r, training *t, training_outcome outcome)
 {
     const config *c = t->config;
@@ -341,7 +343,7 @@ static void add_loads(report_step *r, training *t, training_outcome outcome)
         metrics_done(t, lines_write(t->report->load_lines, loads_line(t->report->loads, counts, t->at.step), false));
 }
 
-/* By what a step's time went. A device waits for messages on its own queues, where the host cannot see it. */
+/* Divides a step's time by cause. A device waits for messages on its own queues, which the host cannot time. */
 static void divide_seconds(report_step *r, training *t, double stalled)
 {
     bool seen = t->device == &device_cpu;
@@ -439,7 +441,7 @@ static status write_evaluation_events(training *t, const report_result *r)
     return STATUS_OK;
 }
 
-/* The last part of a data set's path, or all of it where two end alike. */
+/* Returns the last part of a data set's path, or all of it if two ends are equal. */
 static const char *name_of_set(const config_sources *all, int set)
 {
     const char *path = all->item[set].path;
@@ -491,7 +493,7 @@ void training_report_disagreement(training *t, double apart)
         metrics_done(t, report_metrics_disagreement(t->report->metrics, t->at.step, apart, report_time()));
 }
 
-/* What open_steps() opens. */
+/* Closes the files of open_steps(). */
 static void close_steps(training *t)
 {
     lines_close(t->report->metrics);
@@ -513,7 +515,7 @@ void training_report_close(training *t)
 status training_report_undone(training *t, const report_event *what)
 {
     seal_open();
-    close_steps(t); /* as a new process would find the files */
+    close_steps(t); /* as a new process finds the files */
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_steps(t) : STATUS_OK));
     training_report_event(t, what);
     if (t->counts.trained_steps > 0)
@@ -543,7 +545,7 @@ void training_say_done(const training *t)
 
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
 
-/* The highest byte that operands reach, found from the ops and not from the planner. */
+/* Returns the end of the arena in use, from the ops' operands, independent of the planner. */
 static int64_t arena_used(const compiled *c)
 {
     int64_t used = c->before + c->before_bytes;

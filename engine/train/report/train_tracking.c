@@ -1,4 +1,4 @@
-/* An MLflow server that follows metrics.jsonl. Rank 0's. */
+/* Rank 0's MLflow tracking, which follows metrics.jsonl. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "memory/scope.h"
 #include "models/parts.h"
 
-/* How long the end of a run waits for the server, in seconds. */
+/* Seconds that the end of a run waits for the server. */
 static const double AFTER_DONE = 20, AFTER_FAILURE = 5;
 
 static const tracker_name names[] = {
@@ -59,7 +59,7 @@ void training_tracking_end(training *t, training_ending how)
     static const mlflow_rest_state states[] = {[TRAINING_DONE] = MLFLOW_REST_FINISHED,
                                                [TRAINING_STOPPED] = MLFLOW_REST_KILLED,
                                                [TRAINING_FAILED] = MLFLOW_REST_FAILED};
-    if (t->report->tracker && !t->evicted) /* else the folder, and the run in MLflow, are another start's */
+    if (t->report->tracker && !t->evicted) /* else the folder and the MLflow run are another start's */
         tracker_end(t->report->tracker, states[how], (int64_t)(1000 * report_time()),
                     how == TRAINING_FAILED ? AFTER_FAILURE : AFTER_DONE);
 }

@@ -1,4 +1,4 @@
-/* What a run leaves: checkpoints, gradients for inspection. */
+/* Saves of a run: checkpoints, gradients for inspection. */
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
@@ -21,12 +21,12 @@
 #include "memory/units.h"
 #include "models/names.h"
 
-enum { HEADERS = 1 << 20 }; /* of a share's files, about, and its fragment */
+enum { HEADERS = 1 << 20 }; /* about the size of a share's headers and its fragment */
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-/* A checkpoint is of use by itself: the tokenizer goes with it, and the choices that another run needs to go on alike.
- * The number of files, of which there are never more than three. */
+/* Lists the extra files of a checkpoint, which make it self-contained: the tokenizer, and the autotuning table that
+ * another run needs to continue identically. Returns their number, at most three. */
 static int list_extras(checkpoint_extra out[3], training *t)
 {
     int count = 0;
@@ -45,7 +45,7 @@ static int list_extras(checkpoint_extra out[3], training *t)
     return count;
 }
 
-/* What a checkpoint holds beside the training state: of an island, its outer state. */
+/* Returns an island's outer state, which its checkpoints hold besides the training state. */
 static const checkpoint_piece *list_more(int *count, const islands *o)
 {
     *count = 0;
@@ -59,7 +59,7 @@ static int64_t save_bytes(const training *t, bool asynchronous)
     return saver_bytes(&t->compiled, t->executor, more, count, asynchronous);
 }
 
-/* Is there memory for a copy of the state beside everything else, on every node? */
+/* Checks that every node has memory for a copy of the state in addition to all else. */
 static status check_memory(const training *t)
 {
     int64_t bytes = save_bytes(t, true), there = arena_available();
@@ -76,7 +76,7 @@ static status check_memory(const training *t)
         needed, available);
 }
 
-/* Who has asked for it gets it or an error; by default it is done where it fits. */
+/* Chooses asynchronous saves: if requested, they are made or fail; by default they are used if they fit. */
 static status choose_asynchronous(bool *out, const training *t)
 {
     bool asked = config_is_given(t->config, "checkpoint.asynchronous");
@@ -177,7 +177,7 @@ static json_t *make_meta(const training *t)
 {
     training_position m = t->at;
     if (!precision_row_of(t->config->train.precision)->scales_loss)
-        m.loss_scale = 0; /* so that going on in fp16 begins with the configured scale */
+        m.loss_scale = 0; /* so that a continuation in fp16 begins with the configured scale */
     json_t *meta = train_meta_write(&m, t->config, t->data.train, t->data.validation);
     if (t->islands)
         json_object_set_new(meta, "outer", islands_meta(t->islands));
@@ -187,14 +187,14 @@ static json_t *make_meta(const training *t)
     return meta;
 }
 
-/* Training may be some steps further than the save that has ended. */
+/* Returns the step of the last save; training may be some steps further. */
 static int64_t step_of_save(const training *t)
 {
     return strtoll(saver_last(t->saves->saver)->name + strlen("step-"), NULL, 10);
 }
 
-/* A state with values that are not finite will not get better: the run ends, and the checkpoint before is good.
- * Collective; all ranks have the message at hand. */
+/* Ends the run if a value of the state is not finite: it will not recover, and the previous checkpoint is good.
+ * Collective; all ranks have the message in status_message(). */
 static status judge_state(training *t)
 {
     t->saves->refused |= comm_any(comm_world(t->world), saver_last(t->saves->saver)->refused);
@@ -202,8 +202,8 @@ static status judge_state(training *t)
     return t->saves->refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
 }
 
-/* Where the state is good, and the one before is on the disk, a run does not end for a save that the next one may make
- * good. Collective. */
+/* Reports a failed save. The run continues if its state is good and the previous one is on disk, since the next save
+ * may succeed. Collective. */
 static status take_loss(training *t)
 {
     t->saving.lost++;
@@ -214,7 +214,7 @@ static status take_loss(training *t)
     return STATUS_OK;
 }
 
-/* A save that is over on all ranks, with what has become of it. */
+/* Concludes a save that has ended on all ranks, with its status. */
 static status conclude(training *t, status s)
 {
     double began = clock_seconds();
@@ -239,7 +239,7 @@ static status conclude(training *t, status s)
     return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", last->name);
 }
 
-/* Waits for the save under way on all ranks. */
+/* Waits for the save in progress on all ranks. */
 static status finish(training *t)
 {
     status s = STATUS_OK;
@@ -276,7 +276,7 @@ status training_save_finish(training *t)
     return s;
 }
 
-/* Into `memory`, or NULL: to the run's checkpoints. */
+/* Saves into `memory`, or with NULL to the run's checkpoints. */
 static status save_to(training *t, const share_place *memory, bool last)
 {
     if (!t->saving.beside)
@@ -293,7 +293,7 @@ static status save_to(training *t, const share_place *memory, bool last)
         s = last && judged == STATUS_OK ? s : judged;
     }
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
-    if (!t->saving.beside && t->counts.trained_steps > 0) /* before the first step libraries have yet to allocate */
+    if (!t->saving.beside && t->counts.trained_steps > 0) /* libraries allocate until the end of the first step */
         seal_close();
     return s;
 }
@@ -310,7 +310,7 @@ status training_save_in_memory(training *t)
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
 
-/* The tensors of a file of gradients, in the checkpoint's order, as Hugging Face has their shapes. */
+/* Declares the tensors of a file of gradients, in the checkpoint's order, in Hugging Face shapes. */
 static safetensors_tensor *declare_gradients(const checkpoint *from, const model_shape *shape)
 {
     int n = checkpoint_tensors(from), count;
@@ -328,7 +328,7 @@ static safetensors_tensor *declare_gradients(const checkpoint *from, const model
     return tensors;
 }
 
-/* All of a tensor, loss scaling taken out. */
+/* Copies a whole tensor, divided by the loss scale. */
 static status copy_gradient(safetensors_writer *w, checkpoint *from, const manifest_tensor *m, float scale)
 {
     int64_t elements = box_volume(m->dims, m->global);
@@ -344,7 +344,7 @@ static status copy_gradient(safetensors_writer *w, checkpoint *from, const manif
     return s;
 }
 
-/* One safetensors file from a checkpoint of the gradients that all ranks wrote. */
+/* Makes one safetensors file from a checkpoint of the gradients that all ranks wrote. */
 static status gather_gradients(const char *pieces, const char *path, const model_shape *shape, float scale)
 {
     AUTO(checkpoint) *from = NULL;

@@ -1,4 +1,4 @@
-/* checkpoint.export: Hugging Face folders of some of the run's checkpoints. Rank 0's. */
+/* Rank 0's checkpoint.export: Hugging Face folders of some of the run's checkpoints. */
 #include <jansson.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -19,11 +19,11 @@
 #include "engine/state/weights/weights_copy.h"
 #include "memory/clock.h"
 
-enum { TAIL = 1 << 20 }; /* bytes of metrics.jsonl that are looked at */
+enum { TAIL = 1 << 20 }; /* bytes read from the end of metrics.jsonl */
 
 /* ---- the model card ---------------------------------------------------------------------------------------------- */
 
-/* What the run has written of a step; NAN or 0: it is not known. */
+/* Facts of a step from the run's files; NAN or 0: unknown. */
 typedef struct step_facts {
     double loss, evaluation;
     int64_t evaluated, tokens;
@@ -43,7 +43,7 @@ static void note_line(step_facts *f, const json_t *line, int64_t step)
     }
 }
 
-/* By the end of metrics.jsonl. */
+/* Finds them at the end of metrics.jsonl. */
 static step_facts find_facts(const char *folder, int64_t step)
 {
     step_facts f = {.loss = NAN, .evaluation = NAN};
@@ -114,16 +114,16 @@ static char *write_card(const training *t, int64_t step)
 
 /* ---- the exporter ------------------------------------------------------------------------------------------------ */
 
-/* A thread that reads a published checkpoint, of whatever layout, and writes exports/step-XXXXXXXX, which is there
- * whole or not at all; then exports/latest names it. A checkpoint that waits is spared by pruning. The thread takes
- * memory while it works: the manifest, and the few buffers of weights_copy. */
+/* A thread that reads a published checkpoint of any layout and writes exports/step-XXXXXXXX atomically; then
+ * exports/latest names it. Pruning keeps checkpoints that wait for export. The thread allocates memory while it works:
+ * the manifest, and the few buffers of weights_copy. */
 enum { MOST_WAITING = 256, NAME = 32 };
 
 typedef struct exporter {
     training *run;
-    char *folder; /* of exports */
+    char *folder; /* folder of exports */
     worker worker;
-    char waiting[MOST_WAITING][NAME]; /* the first is under way */
+    char waiting[MOST_WAITING][NAME]; /* the first is in progress */
     int count;
 } exporter;
 
@@ -184,7 +184,7 @@ static void export_all(void *context)
 
 /* ---- beginning -------------------------------------------------------------------------------------------------- */
 
-/* "step-00000100.tmp" and "step-00000100.old", where the latter is not all that is left of the export. */
+/* Removes "step-00000100.tmp" and "step-00000100.old", the latter unless it is the only copy of the export. */
 static status tidy(const char *exports)
 {
     RELEASED_BY(reading_names_free) reading_names all = {0};
@@ -206,7 +206,7 @@ static status tidy(const char *exports)
 static void add(exporter *e, const char *name)
 {
     WORKER_HELD(&e->worker);
-    while (e->count == MOST_WAITING) /* the storage is far too slow: training waits, as it does for checkpoints */
+    while (e->count == MOST_WAITING) /* the storage is far too slow: training waits, as for checkpoints */
         worker_wait(&e->worker);
     snprintf(e->waiting[e->count++], NAME, "%s", name);
     worker_tell(&e->worker);
@@ -228,7 +228,7 @@ static bool is_due(const training *t, int64_t step)
     return step % t->config->checkpoint.export_every == 0 || step >= t->config->train.steps;
 }
 
-/* What a start that was killed has not come to. */
+/* Queues exports that a killed start did not make. */
 static status add_missing(training *t, exporter *e)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers own = {0};
@@ -251,7 +251,7 @@ status training_export_open(training *t)
     AUTO_FREE char *unused = NULL, *folder = must_format("%s/exports", t->folder);
     if (t->config->checkpoint.export_every == 0)
         return STATUS_OK;
-    /* what cannot be said in a config.json is refused before the long work */
+    /* Rejects a model that config.json cannot describe before the long work. */
     status s = huggingface_text(&unused, &t->config->model.shape, DTYPE_FP32, NULL);
     if (s != STATUS_OK)
         return status_context(s, "checkpoint.export");

@@ -1,5 +1,5 @@
-/* A run's mirror in an object store (engine/mirror/): whose it is, and what the run takes from it where it begins. Rank
- * 0 asks the store; the others learn what came of it. */
+/* A run's mirror in an object store (engine/mirror/): its owner, and the checkpoints that the run fetches at its start.
+ * Rank 0 asks the store; the others learn the result. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,26 +15,26 @@
 #include "engine/train/report/training_report.h"
 #include "memory/units.h"
 
-/* FOLDER/mirror: "ID URL", the run's id, and the mirror that it has claimed with it. */
+/* FOLDER/mirror: "ID URL", the run's id and its claimed mirror. */
 #define ID_FILE "mirror"
 
-/* Seconds until a store that has been asked before counts as out of reach for now. */
+/* Seconds until a store that has answered before counts as unreachable. */
 static const double PATIENCE = 20;
 
-/* What rank 0 knows of the run where it begins. */
+/* Rank 0's facts of the run at its start. */
 typedef struct beginning {
     mirror_prefix prefix;
     object_store *s;
-    char id[MANIFEST_RUN];  /* of the run; "": it has none yet */
-    bool claimed;           /* it has had this mirror before */
-    bool empty;             /* nothing of a run is in the folder */
-    checkpoint_place place; /* of the newest checkpoint on the disk; step -1: none */
-    bool went_back;         /* a person has let the folder name an earlier one than it had */
+    char id[MANIFEST_RUN];  /* id of the run; "": none yet */
+    bool claimed;           /* it has owned this mirror before */
+    bool empty;             /* the folder holds no files of a run */
+    checkpoint_place place; /* place of the newest checkpoint on disk; step -1: none */
+    bool went_back;         /* the user made the folder name an earlier checkpoint */
 } beginning;
 
 /* ---- the run's id ------------------------------------------------------------------------------------------------ */
 
-/* What cannot be told of the folder is not empty, and offers no checkpoint. */
+/* Examines the folder; if that fails it counts as not empty, without a checkpoint. */
 static status look_at_folder(beginning *b, const training *t)
 {
     RELEASED_BY(training_found_free) training_found f = {.place = {.step = -1}};
@@ -51,18 +51,18 @@ static status look_at_folder(beginning *b, const training *t)
     b->place = f.place;
     b->went_back = f.went_back;
     if (f.offers.count > 0 && f.named == INT64_MAX)
-        b->place.step = INT64_MAX; /* a name of somebody's own: nothing is newer */
+        b->place.step = INT64_MAX; /* a custom name counts as the newest */
     return STATUS_OK;
 }
 
-/* ---- whose mirror it is ------------------------------------------------------------------------------------------ */
+/* ---- ownership of the mirror ------------------------------------------------------------------------------------- */
 
 static bool begins_anew(const training *t)
 {
     return strcmp(t->config->checkpoint.resume, "never") == 0;
 }
 
-/* checkpoint.resume may name the mirror itself: then a run under another folder's name goes on from it. */
+/* True if checkpoint.resume names the mirror itself: then a run of another folder's name continues from it. */
 static bool names_mirror(const training *t)
 {
     RELEASED_BY(mirror_prefix_free) mirror_prefix a = {0}, b = {0};
@@ -82,7 +82,7 @@ static status refuse(const training *t, const beginning *b, const mirror_owner *
         b->empty && !begins_anew(t) ? b->prefix.url : "", " (nothing was changed)");
 }
 
-/* The run whose mirror it is has lost its folder, if this is a start of the same name, or one that says so. */
+/* Takes over the mirror of a run that has lost its folder, if this start has the same name, or names the mirror. */
 static status take_ownership(beginning *b, const training *t, const mirror_owner *there)
 {
     bool same_name = strcmp(there->folder, t->config->run.folder) == 0;
@@ -96,8 +96,8 @@ static status take_ownership(beginning *b, const training *t, const mirror_owner
     return STATUS_OK;
 }
 
-/* The id is on the disk before it is in the store: a start that is cut short between the two is no stranger to the
- * next. */
+/* Claims the mirror. Writes the id to disk before the store, so that the next start recognises a claim interrupted in
+ * between. */
 static status claim(training *t, beginning *b, const mirror_owner *there)
 {
     mirror_owner mine = {.folder = t->config->run.folder};
@@ -133,8 +133,8 @@ static void end_progress(bar *b)
         report_progress_end(&b->bar);
 }
 
-/* Who names a checkpoint of the run's own goes on from that one; who has let the folder go back, from there, unless a
- * later branch is in the mirror. */
+/* Chooses the position after which the mirror is newer. If the user names one of the run's checkpoints, the mirror
+ * never is; if the user made the folder go back, only a later branch is. */
 static status choose_after(checkpoint_place *after, const training *t, const beginning *b)
 {
     bool own = false;
@@ -148,7 +148,7 @@ static status choose_after(checkpoint_place *after, const training *t, const beg
     return STATUS_OK;
 }
 
-/* A checkpoint of the mirror that is newer than all on the disk comes to the disk. */
+/* Fetches a checkpoint of the mirror that is newer than all on disk. */
 static status fetch_newer(training *t, const beginning *b)
 {
     mirror_fetched got = {.step = -1};
@@ -174,7 +174,7 @@ static status fetch_newer(training *t, const beginning *b)
     return s;
 }
 
-/* A run that has a checkpoint, and has had this mirror before, goes on without a store that does not answer. */
+/* Lets a run that has a checkpoint and has owned this mirror before continue if the store does not answer. */
 static status forgive(const beginning *b, status s)
 {
     if (s == STATUS_OK || !b->claimed || b->place.step < 0 || s == STATUS_USAGE)
@@ -194,7 +194,7 @@ static status ask_store(training *t, beginning *b)
     if (s != STATUS_OK)
         return forgive(b, s);
     AUTO_FREE char *folder = there.folder;
-    TRY(claim(t, b, &there)); /* the store answers: a refusal is one */
+    TRY(claim(t, b, &there)); /* the store answers: its refusal is final */
     s = mirror_prefix_hold(b->s, &b->prefix, t->run);
     t->saves->mirroring.held = s == STATUS_OK;
     if (s == STATUS_OK)
@@ -218,7 +218,7 @@ static status begin(training *t)
     return s;
 }
 
-/* With checkpoint.resume=never: nobody may have the mirror. */
+/* Checks, with checkpoint.resume=never, that the mirror has no owner. */
 static status check_free(const training *t)
 {
     RELEASED_BY(end) beginning b = {0};
@@ -230,7 +230,7 @@ static status check_free(const training *t)
     return *there.run ? refuse(t, &b, &there) : STATUS_OK;
 }
 
-/* Where a stage begins from another run's mirror, what is there comes to FOLDER/origin, once. */
+/* Fetches the checkpoint of another run's mirror to FOLDER/origin once, if a stage begins from it. */
 static status fetch_origin(training *t)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers own = {0};
@@ -244,7 +244,7 @@ static status fetch_origin(training *t)
     return s == STATUS_OK ? s : status_context(s, "checkpoint.resume");
 }
 
-/* The run that is there is not moved aside for one that may not have the mirror. */
+/* Checks the mirror first: a run that may not have it does not move the existing one aside. */
 status training_mirror_begin(training *t, bool aside)
 {
     const char *resume = t->config->checkpoint.resume;
@@ -263,11 +263,11 @@ status training_mirror_begin(training *t, bool aside)
     return comm_all_status(comm_world(t->world), s);
 }
 
-/* ---- what is shown ----------------------------------------------------------------------------------------------- */
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
 
-/* ---- beside training: the thread of rank 0 that uploads, and what is said of it ---- */
+/* ---- uploads: rank 0's thread and its reports ---- */
 
-/* Seconds that a run which was asked to stop waits for its last upload, at most. */
+/* Most seconds that a run waits for its last upload if asked to stop. */
 static const double MOST_AFTER_STOP = 60;
 
 status training_upload_open(training *t)
@@ -293,7 +293,7 @@ status training_upload_open(training *t)
     return STATUS_OK;
 }
 
-/* What has changed since the last look is an event. */
+/* Reports changes since the last call as events. */
 void training_upload_look(training *t)
 {
     training_mirroring *m = &t->saves->mirroring;
@@ -307,7 +307,7 @@ void training_upload_look(training *t)
         training_event(t, "mirror failing", t->at.step, m->facts.why);
 }
 
-/* The watchdog lets a save take run.save_seconds. */
+/* The watchdog allows run.save_seconds for a save. */
 void training_upload_finish(training *t, bool stopped)
 {
     double most = 0.8 * t->config->run.save_seconds;

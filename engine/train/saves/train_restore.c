@@ -1,4 +1,4 @@
-/* Where a run begins: a checkpoint, weights from elsewhere, or nothing. */
+/* Finds the beginning of a run: a checkpoint, weights from elsewhere, or fresh weights. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,11 +23,11 @@
 
 /* ---- one checkpoint -------------------------------------------------------------------------------------------- */
 
-/* Of a checkpoint that a run tries to go on from. */
+/* Verdicts on a checkpoint to continue from. */
 typedef enum verdict {
     WHOLE,
-    DAMAGED, /* an older one may do */
-    REFUSED, /* another one would be, too, or a person has to look */
+    DAMAGED, /* an older one may be good */
+    REFUSED, /* another would be, too, or the user has to look */
 } verdict;
 
 static void say_changed(void *context, const char *key, const char *before, const char *now)
@@ -36,7 +36,7 @@ static void say_changed(void *context, const char *key, const char *before, cons
     log_info("resume: %s changes from %s to %s", key, before, now);
 }
 
-/* Is it of this run, or of the one before, and is its position possible? */
+/* Checks that it is this run's, or its predecessor's, and that its position is possible. */
 static status check_meta(training_position *out, const config *saved, const training *t, const json_t *meta,
                          const char *where)
 {
@@ -48,7 +48,7 @@ static status check_meta(training_position *out, const config *saved, const trai
                : STATUS_OK;
 }
 
-/* A sample's number means the same text while these keys are the same. */
+/* Returns the key that changes the text of a sample number, or NULL. */
 static const char *other_samples(const config *saved, const config *now)
 {
     static const char *const keys[] = {"data.train", "train.sequence"};
@@ -58,7 +58,7 @@ static const char *other_samples(const config *saved, const config *now)
     return now->checkpoint.restart_data ? "checkpoint.restart_data" : NULL;
 }
 
-/* Rungs have as much room while these keys are the same. */
+/* True if the capacity buckets are the same size: these keys are equal. */
 static bool same_ladder(const config *saved, const config *now)
 {
     static const char *const keys[] = {"parallel.tensor",    "parallel.context",  "parallel.expert",
@@ -70,7 +70,7 @@ static bool same_ladder(const config *saved, const config *now)
     return same;
 }
 
-/* What a new stage takes over: weights, the optimizer's state and the count of its updates always. */
+/* Begins a stage: it always takes over weights, the optimizer's state and the count of its updates. */
 static void begin_stage(training *t, training_position *m, const config *saved, const char *from)
 {
     const char *anew = other_samples(saved, t->config);
@@ -91,7 +91,7 @@ static void begin_stage(training *t, training_position *m, const config *saved, 
                            from, data, restart ? "begins anew (checkpoint.restart_schedule)" : "goes on");
 }
 
-/* Other steps, rates or warm-ups bend the learning rate's schedule where a run goes on. */
+/* Warns if other steps, rates or warm-ups bend the learning rate's schedule at the resume point. */
 static void say_rate(const training *t, const config *saved, const training_position *m)
 {
     learning_rate before = config_learning_rate(saved);
@@ -106,7 +106,7 @@ static void say_rate(const training *t, const config *saved, const training_posi
             (long long)m->step + 1, is, was, (long long)t->schedule.steps, (long long)before.steps);
 }
 
-/* A folder step-N holds the state after step N, or somebody has mixed them up. */
+/* Checks that a folder step-N holds the state after step N, so that folders were not swapped. */
 static status check_name(const training_position *m, const char *folder)
 {
     const char *name = basename(folder);
@@ -120,7 +120,7 @@ static status check_name(const training_position *m, const char *folder)
                        folder, (long long)m->step);
 }
 
-/* Collective: the same verdict on every rank, with the words of the first that objects. */
+/* Loads a checkpoint. Collective: the same verdict on every rank, with the message of the first that objects. */
 static verdict load(status *said, training *t, checkpoint *from, const config *saved)
 {
     comm_group *all = comm_world(t->world);
@@ -160,7 +160,7 @@ static verdict load(status *said, training *t, checkpoint *from, const config *s
     return WHOLE;
 }
 
-/* Is a checkpoint another run's? Rank 0 looks, for all. */
+/* Tells all ranks whether a checkpoint is another run's; rank 0 looks. */
 static status share_elsewhere(bool *out, const training *t, const char *path)
 {
     comm_group *all = comm_world(t->world);
@@ -189,10 +189,10 @@ static verdict restore_from(status *said, training *t, const char *path)
     return *said == STATUS_OK ? load(said, t, from, &saved) : REFUSED;
 }
 
-/* ---- a run that goes back to one of its earlier checkpoints: from then on it is another branch of its history
+/* ---- going back to an earlier checkpoint of the run, which begins another branch of its history
  * (engine/checkpoint/checkpoint_place.h) ---- */
 
-/* events.jsonl says which checkpoints a run has saved: the name of the last one, the caller's; NULL: none. */
+/* Returns the last checkpoint that the run saved according to events.jsonl, which the caller frees; NULL: none. */
 static status find_saved(char **out, const training *t)
 {
     AUTO_FREE char *path = must_format("%s/events.jsonl", t->folder), *text = NULL;
@@ -210,7 +210,7 @@ static status find_saved(char **out, const training *t)
     return STATUS_OK;
 }
 
-/* The step in the name of a checkpoint; -1: another name, or none. */
+/* Returns the step in the name of a checkpoint; -1: another name, or none. */
 static int64_t step_of(const char *name)
 {
     return name ? mirror_prefix_step(strncmp(name, ".old-", strlen(".old-")) ? name : name + strlen(".old-")) : -1;
@@ -225,7 +225,7 @@ status training_find(training_found *out, const training *t)
     const char *name = any ? strrchr(f.offers.folder[0], '/') + 1 : f.saved;
     int64_t step = step_of(name);
     if (any && checkpoint_place_read(&f.place, f.offers.folder[0]) != STATUS_OK)
-        f.place.step = step; /* it is damaged: its name is all that can be told */
+        f.place.step = step; /* damaged: only its name is known */
     f.named = name && step < 0 ? INT64_MAX : step;
     f.went_back = any && !f.offers.trouble && step >= 0 && step_of(f.saved) > step;
     *out = f;
@@ -239,8 +239,8 @@ void training_found_free(training_found *f)
     free(f->saved);
 }
 
-/* Leaves out what is no part of the history of the first offer: it has been undone. A damaged checkpoint has no place:
- * it stays, so that it is said, unless something is known to be later. */
+/* Leaves out undone checkpoints, which are not in the history of the first offer. Keeps damaged checkpoints in the list
+ * so that they are reported, unless a later one is readable. */
 static void sift(checkpoint_offers *offers)
 {
     AUTO_FREE checkpoint_place *place = must_calloc((unsigned long)offers->count + 1, sizeof *place);
@@ -264,7 +264,7 @@ static void sift(checkpoint_offers *offers)
     offers->count = kept;
 }
 
-/* Begins a branch where what has been loaded is an earlier state than the last one. */
+/* Begins a branch if the loaded state is earlier than the last one. */
 static status begin_branch(training *t)
 {
     RELEASED_BY(training_found_free) training_found here = {0};
@@ -288,7 +288,7 @@ static status begin_branch(training *t)
 
 /* ---- which one ------------------------------------------------------------------------------------------------- */
 
-/* Rank 0: what the run may go on from. Where there is no checkpoint, none may ever have been saved: the disk of the
+/* Rank 0: finds checkpoints to continue from. If there are none, fails if one was ever saved: the disk of the
  * checkpoints may not be mounted. */
 static status find_offers(checkpoint_offers *out, const training *t)
 {
@@ -310,7 +310,7 @@ static status find_offers(checkpoint_offers *out, const training *t)
     return STATUS_OK;
 }
 
-/* Rank 0's text, or NULL, on all ranks; each one's own to free. */
+/* Returns rank 0's text, or NULL, on all ranks; each frees its own. */
 static char *share_text(comm_group *all, char *text)
 {
     int64_t bytes = text ? (int64_t)strlen(text) + 1 : 0;
@@ -322,7 +322,7 @@ static char *share_text(comm_group *all, char *text)
     return text;
 }
 
-/* Rank 0 looks; all ranks believe it, so that none starts anew where another resumes. */
+/* Broadcasts the offers that rank 0 finds, so that no rank starts afresh where another resumes. */
 static status share_offers(checkpoint_offers *offers, const training *t)
 {
     comm_group *all = comm_world(t->world);
@@ -335,7 +335,7 @@ static status share_offers(checkpoint_offers *offers, const training *t)
     return STATUS_OK;
 }
 
-/* Something is wrong, and the run goes on from an older state: this is not to be overlooked. */
+/* Warns that the run continues from an older state because of a fault. */
 static void say_fallen_back(training *t, const char *words)
 {
     if (comm_rank(t->world) > 0)
@@ -345,7 +345,7 @@ static void say_fallen_back(training *t, const char *words)
     t->fell_back = must_strdup(words);
 }
 
-/* The best of the offers that can be loaded. */
+/* Restores the best offer that can be loaded. */
 static status restore_best(training *t, const checkpoint_offers *offers)
 {
     bool may = t->config->checkpoint.fallback;
@@ -373,8 +373,8 @@ static status restore_best(training *t, const checkpoint_offers *offers)
     return s;
 }
 
-/* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use
- * for it. A stage that began from another run has copies of its own. */
+/* Makes a checkpoint of the nodes' memory if it is newer than those on disk; skips it if the run begins elsewhere. A
+ * stage that began from another run has copies of its own. */
 static status take_from_memory(training *t)
 {
     comm_group *all = comm_world(t->world);
@@ -400,7 +400,7 @@ static status take_from_memory(training *t)
     return STATUS_OK;
 }
 
-/* Every rank must train on the same data: nodes may have copies of their own, and one of them may be old. */
+/* Checks that every rank has the same data: nodes may have copies of their own, one of which may be old. */
 static status check_same_data(const training *t)
 {
     comm_group *all = comm_world(t->world);
@@ -418,7 +418,7 @@ static status check_same_data(const training *t)
     return s;
 }
 
-/* Experts that are copies of the dense model's mlp, beside routers that have been drawn. */
+/* Copies the dense model's MLP into all experts; routers stay randomly initialised. */
 static status begin_as_dense(training *t, weights *dense)
 {
     AUTO(upcycle) *u = NULL;
@@ -430,7 +430,7 @@ static status begin_as_dense(training *t, weights *dense)
     return STATUS_OK;
 }
 
-/* Fresh optimizer state; the weights drawn, or those of model.from, or some of each. */
+/* Starts with fresh optimizer state; weights are drawn, or model.from's, or some of each. */
 static status start(training *t)
 {
     const config *c = t->config;
@@ -445,8 +445,8 @@ static status start(training *t)
     return STATUS_OK;
 }
 
-/* From the folder that checkpoint.resume names. If it is another run's, a stage begins here, once: from then on the
- * same command goes on from the stage's own latest checkpoint, as without it (*own). */
+/* Restores from the folder that checkpoint.resume names. If it is another run's, a stage begins here, once: from then
+ * on the same command resumes the stage's own latest checkpoint (*own). */
 static status restore_named(bool *own, training *t)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
@@ -462,8 +462,8 @@ static status restore_named(bool *own, training *t)
     return s;
 }
 
-/* A run that has been resumed goes back to where it would have gone without that: to the last checkpoint of its
- * schedule. `own`: it has been resumed from a checkpoint of its own, unasked. */
+/* Sets the checkpoint to go back to: the last one of the schedule, as in a run without the restart. `own`: resumed from
+ * a checkpoint of its own, by default. */
 static void place_back(training *t, bool own)
 {
     const config *c = t->config;
@@ -514,8 +514,8 @@ status training_restore(training *t)
 
 /* ---- going back ------------------------------------------------------------------------------------------------- */
 
-/* Rank 0: the folder to go back to, the caller's; NULL: the run begins anew. What the schedule left may have been
- * removed since, for saves that were asked for. */
+/* Rank 0: returns the folder to go back to, which the caller frees; NULL: the run begins anew. Saves on request may
+ * since have removed the scheduled one. */
 static status choose_back(char **out, const training *t)
 {
     bool there;
@@ -539,7 +539,7 @@ static status go_back(training *t)
         (void)restore_from(&s, t, folder);
     if (s != STATUS_OK || folder)
         return s;
-    TRY(comm_all_status(all, start(t))); /* as a new process would find things */
+    TRY(comm_all_status(all, start(t))); /* as a new process finds them */
     t->at.step = t->at.updates = t->at.samples = t->at.good_steps = t->at.skipped = 0;
     t->at.past = (train_past){0};
     if (precision_row_of(t->config->train.precision)->scales_loss)
@@ -556,7 +556,7 @@ status training_go_back(training *t)
     watchdog_enter(t->watchdog, DURING_LOAD, true, from, "going back to a checkpoint");
     state_clear(&t->compiled, t->executor);
     status s = go_back(t);
-    t->saved = t->at.step; /* it is on the disk, or there is nothing to save */
+    t->saved = t->at.step; /* it is on disk, or there is no state to save */
     t->now.ahead = -1;
     t->guards.times_back++;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after having gone back");

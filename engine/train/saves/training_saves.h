@@ -1,4 +1,4 @@
-/* What a run leaves on the disk and in an object store, and where it begins: checkpoints, exports, the mirror, an
+/* The run's saved state on disk and in an object store, and where it begins: checkpoints, exports, the mirror, an
  * earlier run moved aside, a branch of its own history. */
 #pragma once
 
@@ -9,97 +9,98 @@
 #include "engine/state/save/saver.h"
 #include "engine/train/rank/training.h"
 
-/* The mirror of the checkpoints in an object store, under checkpoint.mirror; rank 0's. */
+/* Rank 0's mirror of the checkpoints in an object store, under checkpoint.mirror. */
 typedef struct training_mirroring {
     mirror *thread;          /* NULL before training_upload_open, and on other ranks */
-    char id[MANIFEST_RUN];   /* of the run over all its starts; "": it has none */
+    char id[MANIFEST_RUN];   /* id of the run over all its starts; "": none */
     bool held;               /* this start has written that it holds the mirror */
-    checkpoint_place newest; /* in the mirror where the run began; step -1: it is not known */
-    mirror_facts facts;      /* at the last look */
+    checkpoint_place newest; /* newest in the mirror at the start of the run; step -1: unknown */
+    mirror_facts facts;      /* as last polled */
 } training_mirroring;
 
-/* Where the run is in its own history, which it may have gone back in. */
+/* The run's position in its own history, in which it may have gone back. */
 typedef struct training_branch {
-    checkpoint_place loaded; /* of the checkpoint that was loaded last */
-    checkpoint_place now;    /* rank 0's: its branch, and those before; the step is the one that it began with */
+    checkpoint_place loaded; /* of the last checkpoint loaded */
+    checkpoint_place now;    /* rank 0's: its branch and the previous ones; the step is where the branch began */
 } training_branch;
 
-/* Checkpoints, on the disk and in the memory of nodes. */
+/* Checkpoints, on disk and in the memory of nodes. */
 struct training_saves {
     saver *saver;                     /* NULL before training_save_open */
-    bool refused;                     /* a state: a value of it is not finite */
-    node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
-    struct exporter *exporter;        /* rank 0's; NULL: checkpoint.export is not set */
-    char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
-    char *origin, *back; /* checkpoints: which this process began from, and which it goes back to; or NULL */
+    bool refused;                     /* a state was not saved because a value is not finite */
+    node_copies *copies;              /* copies in the memory of nodes; NULL before training_restore */
+    struct exporter *exporter;        /* rank 0's; NULL: checkpoint.export is off */
+    char *extra_name, *extra_choices; /* names of extra files of a checkpoint */
+    char *origin, *back;              /* checkpoints this process began from, and goes back to; or NULL */
     training_mirroring mirroring;
     training_branch branch;
 };
 
 /* train_checkpoint.c */
 training_saves *training_saves_make(void);
-/* Gives up what is under way, but for the shares of a checkpoint; before the executor and the islands. */
+/* Cancels work in progress, except writing of a checkpoint's shares; call before closing the executor and the
+ * islands. */
 void training_saves_close(training_saves *s);
 
-/* Seconds that training has waited for saves since this was last asked. */
+/* Returns the seconds that training has waited for saves since the last call. */
 double training_saves_stall(training *t);
 
-/* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
+/* Runs once before the first step: fails if a requested copy of the state does not fit. */
 status training_save_open(training *t);
-/* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited
- * for and must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
+/* Starts to save the state after this step; waits for a save in progress. The last save of a run is waited for and must
+ * succeed; training_save_advance drives any other, and the run continues if it fails. */
 status training_save(training *t, bool last);
-/* The same into the memory of this node and a neighbour's. */
+/* Does the same into the memory of this node and a neighbour's. */
 status training_save_in_memory(training *t);
-/* What all ranks have said of their saver_progress; fails where a state was not saved since it is not finite.
+/* Advances the save by all ranks' saver_progress; fails if a state was not saved because it is not finite.
  * Collective. */
 status training_save_advance(training *t, bool any_working, bool any_failed);
-/* Waits for the save under way, if there is one. Collective. */
+/* Waits for the save in progress, if any. Collective. */
 status training_save_finish(training *t);
-/* Every parameter's gradient of the step just played, under debug.gradients. */
+/* Writes every parameter's gradient of the last step, under debug.gradients. */
 status training_dump_gradients(training *t);
 
 /* train_restore.c */
-/* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or
+/* Loads the latest complete checkpoint, or the one that checkpoint.resume names, or initial weights (drawn, or
  * model.from's). */
 status training_restore(training *t);
 
 /* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
 status training_go_back(training *t);
 
-/* By rank 0, while the run begins. What the run's folder has to go on from is asked here alone; what a
- * mirror or the memory of nodes has must be newer. */
+/* Checkpoints that rank 0 finds when the run begins: the only look-up of the run's folder; a mirror's or the nodes'
+ * memory's must be newer to be used. */
 typedef struct training_found {
-    checkpoint_offers offers; /* of the folder, with those that have been undone */
-    checkpoint_place place;   /* of the first of them; step -1: there is none */
-    int64_t named;            /* the step of the first, or of `saved`, by its name; -1: there is neither, INT64_MAX: a
-                                 name of somebody's own, and nothing is newer */
-    char *saved;              /* the last that the run has saved, as events.jsonl says; NULL: none */
-    bool went_back;           /* a person has let the folder name an earlier one than that */
+    checkpoint_offers offers; /* offers of the folder, without undone ones */
+    checkpoint_place place;   /* place of the first offer; step -1: none */
+    int64_t named;            /* step of the first offer or of `saved`, from its name; -1: neither, INT64_MAX: a
+                               * custom name, which counts as the newest */
+    char *saved;              /* last checkpoint that the run saved, from events.jsonl; NULL: none */
+    bool went_back;           /* the user made the folder name an earlier one than that */
 } training_found;
 
 status training_find(training_found *out, const training *t);
 void training_found_free(training_found *f);
-/* train_mirror.c: nothing, without checkpoint.mirror or an s3:// path in checkpoint.resume. Collective.
+/* train_mirror.c: no-ops without checkpoint.mirror or an s3:// path in checkpoint.resume. Collective.
  *
- * While the run begins, in its folder; again, with `aside`, when an earlier run has been moved aside. Whose the mirror
- * is is settled, and what is newer in it is fetched. */
+ * Runs while the run begins, in its folder; again, with `aside`, after an earlier run was moved aside. Determines the
+ * mirror's owner and fetches newer checkpoints. */
 status training_mirror_begin(training *t, bool aside);
 
-/* After training_save_open. Not collective. */
+/* Requires training_save_open. Not collective. */
 status training_upload_open(training *t);
-/* Between steps: what has become of uploads. */
+/* Polls finished uploads between steps. */
 void training_upload_look(training *t);
-/* Waits for the last upload, so long at most as a save may take, a minute where the run was asked to stop. */
+/* Waits for the last upload, at most as long as a save may take; a minute if the run was asked to stop. */
 void training_upload_finish(training *t, bool stopped);
 
-/* train_export.c: nothing, where checkpoint.export is not set. By rank 0. */
-/* Refuses a model that has no config.json; begins with what an earlier start has not come to. */
+/* train_export.c: no-ops unless checkpoint.export is set. Rank 0 only. */
+/* Fails for a model that has no config.json; starts with exports that an earlier start left undone. */
 status training_export_open(training *t);
-/* A checkpoint is published. */
+/* Queues an export of a published checkpoint. */
 void training_export_saved(training *t, int64_t step, const char *name);
-/* Does it wait to be exported? Any thread. */
+/* True if the checkpoint waits to be exported. Any thread. */
 bool training_export_holds(const training *t, const char *name);
-void training_export_finish(training *t); /* waits until all are exported, or have failed */
-/* Gives up what is under way, of which nothing is left. NULL is accepted. */
+void training_export_finish(training *t); /* waits until all are exported or have failed */
+/* Cancels the export in progress and removes its files. Accepts NULL. */
 void training_export_close(struct exporter *e);

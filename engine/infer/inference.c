@@ -52,7 +52,7 @@ static status prepare(inference *out, executor_options *how, weights *from, cons
     how->backend = how->device->backend ? how->device->backend : &cpu_backend;
     TRY(lay_out(&o.grid, ranks));
     o.shape = *weights_shape(from);
-    o.shape.mtp_layers = 0; /* it trains only */
+    o.shape.mtp_layers = 0; /* MTP serves training only */
     o.microbatches = o.layout.virtual_stages = 1;
     o.layout.zero_gather = CONFIG_EACH_MICRO_BATCH;
     o.backend = how->backend;
@@ -80,7 +80,7 @@ void inference_close(inference *i)
     i->executor = NULL;
 }
 
-/* The site of philox_draws() for sampling; the initialiser and the data order have the two above. */
+/* The site of philox_draws() for sampling; the initialiser and the data order use the two above it. */
 enum { SAMPLING_SITE = 0xfffd };
 
 typedef struct candidate {
@@ -148,7 +148,7 @@ const float *generator_logits(generator *g, int sample)
     const grid *ranks = &g->model.compiled.options.grid;
     const char *row = executor_at(g->model.executor, t);
     row += sample * t->pitch * dtype_bytes((dtype)t->type);
-    /* the tensor ranks of the last stage have so many rows of the vocabulary each */
+    /* Each tensor rank of the last stage has shape[1] rows of the vocabulary. */
     int at[GRID_AXES] = {[GRID_PIPELINE] = ranks->size[GRID_PIPELINE] - 1};
     for (int64_t first = 0; first < g->vocabulary; first += t->shape[1]) {
         int root = grid_rank_at(ranks, at);
@@ -161,7 +161,7 @@ const float *generator_logits(generator *g, int sample)
     return g->logits;
 }
 
-/* Larger logits first; equal ones by id, so that a sort's order is no accident. */
+/* Sorts larger logits first; equal ones by id, so that the order is deterministic. */
 static int by_logit(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
@@ -187,7 +187,7 @@ int32_t generator_choose(generator *g, const generator_choice *c, int sample, in
     double largest = (double)g->candidates[0].logit, total = 0;
     for (int64_t i = 0; i < count; i++)
         total += exp(((double)g->candidates[i].logit - largest) / c->temperature);
-    /* the fewest candidates whose share of `total` reaches top_p (1904.09751) */
+    /* Takes the fewest candidates with a share of `total` that reaches top_p (1904.09751). */
     double reached = 0;
     int64_t among = 0;
     while (among < count && (among == 0 || reached < c->top_p * total))

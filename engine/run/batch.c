@@ -42,7 +42,7 @@ void batch_scalars(const compiled *of, executor *e, const config *c, const batch
 
 typedef void *place(executor *e, const tensor *t);
 
-/* Where the ids of a program are, by rows of layers/inputs.def; NULL: not wanted. */
+/* Addresses of a program's ids, by rows of layers/inputs.def; NULL: not used. */
 typedef struct batch_ids {
     int32_t *of[INPUT_COUNT];
 } batch_ids;
@@ -64,7 +64,7 @@ static deal deal_of(const compile_options *o)
                   .window = o->shape.sliding_window};
 }
 
-/* How equal the work of a micro-batch is, as it is dealt and as halves would be, over `count` micro-batches. */
+/* Adds the imbalance of a micro-batch, as sharded and with zig-zag shards, averaged over `count` micro-batches. */
 static void add_imbalance(batch_facts *out, const compile_options *o, const int32_t *places,
                           const int32_t *document_start, double count)
 {
@@ -80,7 +80,7 @@ static void add_imbalance(batch_facts *out, const compile_options *o, const int3
     out->imbalance_of_halves += deal_imbalance(halves, &d, document_start) / count;
 }
 
-/* The places of a micro-batch, of all ranks that divide its tokens. */
+/* Writes the token positions of all ranks that shard a micro-batch. */
 static void deal_all(int32_t *out, const compile_options *o, const int32_t *document_start)
 {
     const deal d = deal_of(o);
@@ -90,8 +90,7 @@ static void deal_all(int32_t *out, const compile_options *o, const int32_t *docu
         deal_halves(out, &d);
 }
 
-/* Each micro-batch's places where ranks divide its tokens: of all ranks, and this one's. `document_start`: of its
- * tokens, or NULL. */
+/* Writes a sharded micro-batch's token positions: of all ranks, and this one's. `document_start`: [tokens] or NULL. */
 static void deal_places(const batch_ids *to, const compiled *c, int64_t m, const int32_t *document_start)
 {
     const compile_options *o = &c->options;
@@ -102,7 +101,7 @@ static void deal_places(const batch_ids *to, const compiled *c, int64_t m, const
            (size_t)n.rank * sizeof(int32_t));
 }
 
-/* Where nobody divides them, whoever draws wants the tokens' places. */
+/* Writes positions of unsharded tokens, which random draws depend on. */
 static void count_places(const batch_ids *to, const compiled *c, int64_t m)
 {
     int64_t tokens = tokens_count(&c->options).rank;
@@ -120,7 +119,7 @@ void batch_places(const compiled *c, executor *e, int microbatches)
             count_places(&to, c, m);
 }
 
-/* Room for a micro-batch's ids of these rows, a bit each; of[] NULL: another row. The caller frees it. */
+/* Allocates a micro-batch's ids of the rows in the bit set `rows`; of[] NULL: another row. The caller frees it. */
 static int32_t *make_whole(batch_ids *out, unsigned rows, const compile_options *o)
 {
     int64_t tokens = o->micro_batch * o->sequence;
@@ -130,7 +129,7 @@ static int32_t *make_whole(batch_ids *out, unsigned rows, const compile_options 
     return memory;
 }
 
-/* The rows that samples fill, of those that a program wants. */
+/* Returns the rows that the program uses and samples fill. */
 static unsigned read_rows(const batch_ids *to)
 {
     unsigned rows = 0;
@@ -139,14 +138,14 @@ static unsigned read_rows(const batch_ids *to)
     return rows;
 }
 
-/* `count` samples from number `first` on, those from `end` on without targets. */
+/* `count` samples from number `first`; samples from `end` on have no labels. */
 typedef struct batch_range {
     int64_t first, count, end;
 } batch_range;
 
 static void forget_targets(int64_t *left_out, int32_t *targets, int64_t sequence)
 {
-    *left_out -= targets[0] < 0; /* it would not have counted anyway */
+    *left_out -= targets[0] < 0; /* it is already left out */
     for (int64_t i = 0; i < sequence; i++)
         targets[i] = -1;
 }
@@ -159,7 +158,7 @@ static int64_t count_ids(const int32_t *ids, int64_t count)
     return sum;
 }
 
-/* Samples from number `of.first` on, end to end. */
+/* Reads samples from number `of.first` on, end to end. */
 static status read_samples(batch_facts *out, batch_ids at, int64_t sequence, const samples *s, batch_range of)
 {
     for (int64_t i = of.first; i < of.first + of.count; i++) {
@@ -190,7 +189,7 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
         const int64_t dealt = tokens_count(o).micro_batch, bytes = dealt * (int64_t)sizeof(int32_t);
         out->deal = crc32c(out->deal, to->of[INPUT_all_places] + m * dealt, bytes);
         out->deal = crc32c(out->deal, whole.of[INPUT_tokens], bytes);
-        /* This rank's tokens of micro-batch `m`, whose ids lie end to end in `whole`. */
+        /* Selects this rank's tokens of micro-batch `m` from `whole`, where ids lie end to end. */
         int64_t tokens = tokens_count(o).rank;
         const int32_t *places = to->of[INPUT_places] + m * tokens;
         for (int k = 0; k < INPUT_COUNT; k++)

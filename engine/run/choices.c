@@ -60,7 +60,7 @@ static void add(choices *c, const device_choice *choice)
 
 /* ---- the file -------------------------------------------------------------------------------------------------- */
 
-/* false if it is too long, or no text */
+/* Returns false if it is empty, too long or not a text. */
 static bool take_text(char *out, size_t bytes, const json_t *from)
 {
     const char *text = json_string_value(from);
@@ -71,7 +71,7 @@ static bool take_text(char *out, size_t bytes, const json_t *from)
     return true;
 }
 
-/* The number of entries that are understood: all of them, or the first that is not is named by it. */
+/* Returns the number of valid entries: all of them, or the index of the first invalid one. */
 static size_t take_entries(choices *c, const json_t *list)
 {
     size_t i;
@@ -87,7 +87,7 @@ static size_t take_entries(choices *c, const json_t *list)
     return i;
 }
 
-/* What is not understood is measured again. */
+/* Skips invalid entries: they are measured again. */
 static void take_reserves(choices *c, const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -163,8 +163,7 @@ status choices_write(const choices *c, const char *path)
 
 /* ---- among ranks ----------------------------------------------------------------------------------------------- */
 
-/* The members' lists as one table of `*most` places each, those after a member's last with an empty key; to be
- * freed. */
+/* Returns the members' lists as one table, each padded to `*most` entries with empty keys; the caller frees it. */
 static device_choice *gather(int *most, comm_group *all, const device_choice *mine, int count)
 {
     *most = (int)comm_all_max(all, count > 1 ? count : 1);
@@ -176,8 +175,8 @@ static device_choice *gather(int *most, comm_group *all, const device_choice *mi
     return table;
 }
 
-/* What this member has to find: the keys, wanted by no member before it, that the table lacks. In `wanted`, a key is
- * missing for the first time where it is put into `seen`. */
+/* Lists the keys that this member has to time: absent from the table and not wanted by an earlier member. A key of
+ * `wanted` is missing for the first time where it is put into `seen`. */
 static int missing(device_choice *mine, const choices *c, comm_group *all, const device_choice *wanted, int most)
 {
     RELEASED_BY(choices_free) choices seen = {0};

@@ -6,7 +6,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* Keys that the token at a place sees. */
+/* Counts the keys that the token at a position sees. */
 static int64_t keys_of(const deal *d, const int32_t *document_start, int64_t place)
 {
     const int32_t position = (int32_t)token_position(place, (int32_t)d->sequence);
@@ -27,11 +27,11 @@ void deal_halves(int32_t *out, const deal *d)
 
 typedef struct block {
     int64_t cost;
-    int32_t number; /* among all, in the order of the places */
+    int32_t number; /* index in order of position */
     int32_t rank;
 } block;
 
-/* The dearest first; of equal ones the earlier. */
+/* Sorts the most expensive block first; equal ones by position. */
 static int compare_costs(const void *a, const void *b)
 {
     const block *x = a, *y = b;
@@ -96,7 +96,7 @@ double deal_imbalance(const int32_t *places, const deal *d, const int32_t *docum
 int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *document_start, int rank)
 {
     int64_t all = d->samples * d->sequence, each = all / d->ranks, unseen = 0, open = 0;
-    AUTO_FREE int32_t *change = must_calloc((unsigned long)all + 1, sizeof *change); /* of the queries that see a key */
+    AUTO_FREE int32_t *change = must_calloc((unsigned long)all + 1, sizeof *change); /* in queries that see a key */
     for (int64_t i = rank * each; i < (rank + 1) * each; i++) {
         change[places[i] + 1 - keys_of(d, document_start, places[i])]++;
         change[places[i] + 1]--;

@@ -1,10 +1,10 @@
-/* Which tokens of a micro-batch each context rank has. A place is a token's index within the micro-batch, whose samples
- * lie end to end; a deal names the places of all ranks, rank after rank, each rank having equally many.
+/* Assigns the tokens of a micro-batch to context ranks. A `place` is a token position within the micro-batch, its
+ * samples laid end to end; a `deal` lists the positions of all ranks, rank after rank, equally many each.
  *
- * Halves (2407.21783): a sample is 2c runs, of which rank i of c has the i-th and the i-th last, first the one run of
- * every sample, then the other. Under a causal mask all have equal work. Where documents are masked they have not:
- * there blocks of tokens are dealt by what they cost, the dearest first, each to the rank with the least so far that
- * has room (longest processing time first; Graham 1969). A deal is a function of the batch alone.
+ * Zig-zag shards (deal_halves; 2407.21783): a sample is 2c chunks, of which rank i of c has the i-th and the i-th last,
+ * first the one chunk of every sample, then the other. Under a causal mask all ranks have equal work. Document masks
+ * break that: there blocks of tokens are assigned by cost, the most expensive first, each to the least loaded rank that
+ * has room (longest processing time first; Graham 1969). The assignment depends on the batch alone.
  */
 #pragma once
 
@@ -13,17 +13,17 @@
 typedef struct deal {
     int64_t samples, sequence;
     int ranks;
-    int64_t run;    /* tokens of a run or of a block: all of a rank's are in whole ones */
-    int64_t window; /* of attention; 0: none */
+    int64_t run;    /* tokens of a chunk or block: a rank's tokens are whole ones */
+    int64_t window; /* attention window; 0: none */
 } deal;
 
-/* out[samples sequence]: the places. */
+/* Writes the zig-zag shards' token positions, out[samples sequence]. */
 void deal_halves(int32_t *out, const deal *d);
-/* The same by cost; document_start [samples sequence]: of each token in the order of the places, as layers/inputs.def
- * has it. */
+/* Balances them by cost; document_start [samples sequence] has each token's, in order of position, as in
+ * layers/inputs.def. */
 void deal_documents(int32_t *out, const deal *d, const int32_t *document_start);
-/* The most that a rank has to attend to, over the mean: 1 where all have the same. `document_start` NULL: one document
- * a sample. */
+/* Returns the attention work of the busiest rank over the mean: 1 if all are equal. `document_start` NULL: one document
+ * per sample. */
 double deal_imbalance(const int32_t *places, const deal *d, const int32_t *document_start);
-/* Tokens of other ranks whose keys no query of `rank` sees, of one micro-batch. `document_start` as above. */
+/* Counts tokens of other ranks in a micro-batch, seen by no query of `rank` as keys. `document_start` as above. */
 int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *document_start, int rank);

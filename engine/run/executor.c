@@ -24,23 +24,23 @@ typedef struct range {
     int64_t at, bytes;
 } range;
 
-/* One call of comm.h for an op that communicates, or for several that are launched together (attributes.bundle). Made
- * before the first step. */
+/* A call of comm.h for one op that communicates, or for several launched together (attributes.bundle). Built before the
+ * first step. */
 typedef struct launch {
     comm_call call;
-    const op **ops; /* that are launched with the call */
-    int count;      /* 0: a later op's call has this one */
-    int ends;       /* the request of the call that has it */
+    const op **ops; /* ops launched with the call */
+    int count;      /* 0: a later op's call includes this op */
+    int ends;       /* request of the call that includes it */
 } launch;
 
-/* What the executor knows of a program beside its ops. */
+/* The executor's state of a program. */
 typedef struct played {
     const compiled_program *program;
-    launch *launches;             /* [requests], of all its communication */
-    const char **between_marks;   /* in words, the ops before each of its marks; NULL where nothing is apart */
-    int64_t launched;             /* times */
-    int64_t plays;                /* with graphs: by op, captured, replayed from then on */
-    traffic captured[AXIS_COUNT]; /* what each replay sends */
+    launch *launches;             /* [requests] calls of all its communication */
+    const char **between_marks;   /* text per mark: the ops before it; NULL if `apart` is false */
+    int64_t launched;             /* number of launches */
+    int64_t plays;                /* runs with graphs: op by op, captured, then replayed */
+    traffic captured[AXIS_COUNT]; /* traffic of each replay */
 } played;
 
 struct executor {
@@ -51,11 +51,11 @@ struct executor {
     const device_interface *interface;
     device *device;
     bool apart;  /* the device has memory and time of its own */
-    bool turned; /* the batch at hand is in the second block */
+    bool turned; /* the current batch is in the second block */
     played *playing;
-    int marked, passed; /* of its marks: put on the device's queue, and passed by it */
+    int marked, passed; /* marks put on the device's queue, and passed by it */
     bool graph, capturing, profiled;
-    int op_by_op; /* who have asked for it */
+    int op_by_op; /* number of callers that asked for it */
     int64_t graph_nodes, graph_bytes;
     range before[COPIES], after[COPIES];
     int before_count, after_count;
@@ -63,7 +63,7 @@ struct executor {
     comm_group **group; /* [groups.count] */
     comm_request *requests;
     watchdog *watchdog;
-    void (*hook)(void *); /* before a training program changes the state; NULL: nobody */
+    void (*hook)(void *); /* called before a training program changes the state; NULL: none */
     void *hook_context;
     executor_observer observer[EXECUTOR_OBSERVERS];
     double *seconds;
@@ -87,7 +87,7 @@ static status open_groups(executor *e, bool varies)
     return STATUS_OK;
 }
 
-/* A message's group is the axis; what it is compiled with are its peer and its tensor. */
+/* Prepares a message's call: its group is the axis; the op gives its peer and its tensor. */
 static void make_call(comm_call *call, executor *e, const op *o)
 {
     int row = groups_of(&e->groups, o, comm_rank(e->world));
@@ -113,7 +113,7 @@ static void make_call(comm_call *call, executor *e, const op *o)
         MUST(*peer + 1 < comm_group_ranks(g), "rank %d is no member of the group", o->at.peer);
 }
 
-/* One call of several ops: their calls become its pieces. */
+/* Joins the calls of several ops into one: they become its pieces. */
 static void join_calls(comm_call *call, executor *e, const launch *of, const op *const *ops, int count)
 {
     comm_piece *pieces = pool_alloc(&e->pool, (size_t)count * sizeof *pieces);
@@ -151,7 +151,7 @@ static status prepare(executor *e, played *p)
         op *o = p->program->list.ops[i];
         if (op_communicates(o))
             make_launch(p->launches, e, &p->program->list, i);
-        if (op_copies(o)) /* no call: the device alone knows of it */
+        if (op_copies(o)) /* no call: only the device knows it */
             p->launches[o->at.request].ends = o->at.request;
         if (op_computes(o))
             TRY(e->interface->prepare(e->device, o));
@@ -159,7 +159,7 @@ static status prepare(executor *e, played *p)
     return STATUS_OK;
 }
 
-/* Where the executor is, for messages: callable from any thread at any time. */
+/* Describes the executor's position for messages: callable from any thread at any time. */
 static void describe_where(char *out, int bytes, void *context)
 {
     const executor *e = context;
@@ -169,7 +169,7 @@ static void describe_where(char *out, int bytes, void *context)
 
 /* ---- the mirror ------------------------------------------------------------------------------------------------ */
 
-/* Neighbours become one copy. */
+/* Merges adjacent ranges into one copy. */
 static void add_range(range *list, int *count, const tensor *t)
 {
     int64_t bytes = tensor_bytes(t);
@@ -214,7 +214,7 @@ static void name_between_marks(executor *e, played *p)
     }
 }
 
-/* What the host of a device enqueues is no progress, but belongs into the flight record. */
+/* Reports an op. Enqueueing is no progress, but belongs in the flight record. */
 static void tell_watchdog(executor *e, const op *o, const char *where, bool enqueued)
 {
     if (!e->watchdog)
@@ -233,7 +233,7 @@ static void tell_watchdog(executor *e, const op *o, const char *where, bool enqu
     (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
 }
 
-/* This rank is where its device works. */
+/* Sets this rank's position to its device's. */
 static void stand_at_mark(executor *e)
 {
     const program *list = &e->playing->program->list;
@@ -242,7 +242,7 @@ static void stand_at_mark(executor *e)
         return;
     const op *o = list->ops[first];
     tell_watchdog(e, o, e->playing->between_marks[e->passed], false);
-    if (e->marked == compile_marks(e->playing->program)) /* until then messages are about what the host enqueues */
+    if (e->marked == compile_marks(e->playing->program)) /* until then messages name the op that the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
 
@@ -255,7 +255,7 @@ static void look_at_marks(executor *e)
         stand_at_mark(e);
 }
 
-/* The host has put op `i` of the program on the device's queue. */
+/* Puts a mark on the device's queue after op `i` of the program if one is due. */
 static void mark(executor *e, int i)
 {
     if (!e->apart || ((i + 1) % COMPILE_MARK_OPS && i + 1 < e->playing->program->list.count))
@@ -267,7 +267,7 @@ static void mark(executor *e, int i)
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
-/* Two ranks on one GPU would halve each other's speed and memory, unseen. */
+/* Rejects two ranks on one GPU, which would silently halve each other's speed and memory. */
 static status check_apart(executor *e)
 {
     device_facts mine;
@@ -307,7 +307,7 @@ static status open_device(executor *e, const executor_options *o)
     if (!e->interface->communication)
         return s;
     TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
-    /* This process's threads touch the memory that the device copies to and from, so it lies where they run. */
+    /* Binds this process's threads to the GPU's memory node, since they touch the memory that it copies to and from. */
     device_facts f;
     executor_facts(&f, e);
     int node = *f.pci ? machine_node_of("", f.pci) : -1;
@@ -318,8 +318,8 @@ static status open_device(executor *e, const executor_options *o)
     return check_apart(e);
 }
 
-/* The arena comes last: by now the libraries have what they need, and what is left is known. Some is taken later, by
- * kernels that are loaded when they are first launched. */
+/* Allocates the arena last: by now the libraries have their memory, and the rest is known. Kernels loaded at their
+ * first launch take some later. */
 static status allocate(executor *e, const executor_options *o)
 {
     device_facts f;
@@ -396,7 +396,7 @@ static void play_op(executor *e, const op *o)
     } else if (op_communicates(o)) {
         launch *l = &e->playing->launches[o->at.request];
         if (l->count == 0)
-            return; /* with the last of its bundle */
+            return; /* launched with the last op of its bundle */
         l->call.stream = d->start(e->device, o);
         comm_start(&e->requests[o->at.request], &l->call);
         for (int i = 0; i < l->count; i++)
@@ -406,13 +406,13 @@ static void play_op(executor *e, const op *o)
     }
 }
 
-/* While a device works: its progress is told, and the groups are looked after. */
+/* Reports progress and polls the groups while a device works. */
 static void meanwhile(void *context)
 {
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    /* A rank that has only heard of a failure says so first, and another that knows better is heard before the job
+    /* A rank that has only heard of a failure reports that first, so that a better informed one is heard before the job
      * ends. */
     bool heard = false;
     status s = STATUS_OK;
@@ -428,7 +428,7 @@ static void synchronise(executor *e)
     e->interface->synchronise(e->device, meanwhile, e);
 }
 
-/* Where host memory holds what belongs at an address of the arena. */
+/* Returns the host's copy of an arena address. */
 static int64_t host_of(const executor *e, int64_t address, bool second)
 {
     return address + (second && address < e->compiled->batch_bytes ? e->compiled->mirror_bytes : 0);
@@ -454,8 +454,8 @@ static void play_ops(executor *e, const compiled_program *p)
     double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
-        /* the state is about to change: the device first waits for its copies of it, within a graph, too, where only
-         * the ops from here on wait */
+        /* The state is about to change: the device first waits for its copies of it, also within a graph, where only
+         * the ops from here on wait. */
         if (i == p->first_change && e->interface->aside.first)
             e->interface->aside.first(e->device);
         if (i == p->first_change && e->hook && !e->capturing)
@@ -511,7 +511,7 @@ static void capture(executor *e, played *p)
     e->graph_bytes += before.free_memory > after.free_memory ? before.free_memory - after.free_memory : 0;
 }
 
-/* Each program's first time is op by op in any case: what libraries load at first use cannot be captured. */
+/* Runs each program op by op the first time: loading of libraries at first use cannot be captured. */
 static void play(executor *e, played *p)
 {
     bool whole = e->graph && p->program->list.count && !e->seconds && !e->profiled && !e->op_by_op;

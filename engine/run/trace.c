@@ -21,7 +21,7 @@ static bool is_backward(const op *o)
     return o->microbatch >= 0 && (o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT);
 }
 
-/* The last op of a micro-batch's backward pass, of all chunks, ends its tokens. */
+/* Counts tokens as done at the last op of their micro-batch's backward pass over all chunks. */
 static void count_tokens(int64_t *tokens, const program *list, const compile_options *o)
 {
     int64_t each = tokens_count(o).rank, done = 0;
@@ -44,7 +44,7 @@ static bool one_way(const op *a, const op *b)
            op_has(a, OP_LEAVES) == op_has(b, OP_LEAVES);
 }
 
-/* A rank has few peers: each message goes back to the one before on its way. */
+/* Numbers messages by searching backwards for the previous one of the same peer and direction: a rank has few peers. */
 static void number_messages(int *message, const program *list)
 {
     int ways[64], count = 0;
@@ -84,7 +84,7 @@ void trace_marks_free(trace_marks *m)
     *m = (trace_marks){0};
 }
 
-/* FNV-1a over the five. */
+/* FNV-1a over the five values. */
 int64_t trace_marks_flow(int64_t step, int from, int to, bool upstream, int number)
 {
     const uint64_t parts[] = {(uint64_t)step, (uint64_t)from, (uint64_t)to, upstream, (uint64_t)number};
@@ -95,7 +95,7 @@ int64_t trace_marks_flow(int64_t step, int from, int to, bool upstream, int numb
     return (int64_t)((hash ^ hash >> 52) & ((1ULL << 52) - 1));
 }
 
-#define NANOSECOND 1e-3 /* in microseconds: the digits of a trace */
+#define NANOSECOND 1e-3 /* in microseconds: the precision of a trace */
 enum { ROUNDS = 9, COMPUTES = 0, COMMUNICATES = 1, LABEL = 256 };
 
 struct trace {
@@ -107,16 +107,16 @@ struct trace {
     char *folder, *path;
     FILE *file; /* NULL: not begun, or given up */
     bool lost, on;
-    double *times; /* [2 * ops]: begin and end, seconds of this host's clock, or of the device since `began` */
-    int *launched; /* [requests]: the op that launched it, -1: not in this step */
+    double *times; /* [2 * ops] begin and end: seconds of this host's clock, or of the device since `began` */
+    int *launched; /* [requests] the op that launched it; -1: not in this step */
     const compiled *compiled;
     trace_marks *marks; /* [COMPILE_PROGRAMS] */
-    double origin;      /* rank 0 began the first traced step, by this host's clock */
-    double offset;      /* of this host's clock to rank 0's */
+    double origin;      /* begin of the first traced step on rank 0, by this host's clock */
+    double offset;      /* this host's clock minus rank 0's */
     comm_group *all;
-    double began;  /* this step, by this host's clock */
+    double began;  /* begin of this step, by this host's clock */
     double within; /* microseconds: in the latest span, near its end, or where a launch begins */
-    bool first;    /* nothing has been traced */
+    bool first;    /* true until a step is traced */
 };
 
 /* ---- clocks ------------------------------------------------------------------------------------------------------ */
@@ -127,8 +127,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* All leave an exchange at about the same time: the median of what this clock then shows more than rank 0's. Where
- * other work keeps ranks waiting it errs by that; ranks on one machine need no guess. */
+/* Estimates this host's clock minus rank 0's: ranks leave an exchange at about the same time; takes the median of
+ * several. Other work that delays a rank adds its delay as error; ranks on one machine need no estimate. */
 static double offset_to_first(comm_group *all, int ranks, int rank)
 {
     double more[ROUNDS], *times = must_alloc((unsigned long)ranks * sizeof *times);
@@ -138,8 +138,8 @@ static double offset_to_first(comm_group *all, int ranks, int rank)
         more[i] = now - times[0];
     }
     free(times);
-    qsort(more + 1, ROUNDS - 1, sizeof *more, compare); /* before the first exchange they were anywhere */
-    /* Is this rank on rank 0's machine, whose clock is its own then? */
+    qsort(more + 1, ROUNDS - 1, sizeof *more, compare); /* unaligned before the first exchange */
+    /* Ranks on rank 0's machine share its clock. */
     char mine[MACHINE_BOOT], *every = must_alloc((unsigned long)ranks * MACHINE_BOOT);
     bool same = machine_boot(mine);
     comm_all_gather_bytes(all, every, mine, MACHINE_BOOT);
@@ -216,7 +216,7 @@ status trace_open(trace **out, const compiled *c, executor *e, comm *world, cons
     return STATUS_OK;
 }
 
-/* What an earlier start with more ranks has left. */
+/* Removes files left by an earlier start with more ranks. */
 static void remove_older(const trace *t)
 {
     char *path = NULL;
@@ -244,7 +244,7 @@ void trace_begin(trace *t)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* A label as JSON may hold it. */
+/* Replaces characters that JSON would escape. */
 static const char *plain(char out[LABEL], const char *text)
 {
     int n = 0;
@@ -259,7 +259,7 @@ static double microseconds(const trace *t, double time)
     return 1e6 * (t->interface->times.stamp ? t->began + time - t->origin : time - t->origin);
 }
 
-/* `along`: of a wait, the axis of what it waits for; else NULL. */
+/* Writes the arguments of an op; `along`: the axis of the message that a wait waits for; else NULL. */
 static void write_where(trace *t, const op *o, int i, int64_t step, const char *along)
 {
     fprintf(t->file, ",\"args\":{\"step\":%lld,\"op\":%d,\"phase\":\"%s\",\"chunk\":%d,\"micro_batch\":%d",
@@ -284,7 +284,7 @@ static const char *along_of(const op *o)
     return op_copies(o) ? TRACE_HOST : axis_name((axis)o->at.axis);
 }
 
-/* Transfers overlap one another, so each is a pair of events with an id. */
+/* Writes a transfer as a pair of events with an id, since transfers overlap. */
 static void write_transfer(trace *t, const op *o, int i, int64_t step, double begin, double end)
 {
     char name[LABEL];
@@ -314,7 +314,7 @@ static void write_head(trace *t)
                 t->rank, thread, thread == COMPUTES ? "compute" : "transfers");
 }
 
-/* An end of a message's arrow: it lies in the span behind which it was sent, or in the one that waited for it. */
+/* Writes one end of a message's arrow, within the span after which it was sent or the one that waited for it. */
 static void write_flow(trace *t, const op *o, int number, int i, int64_t step)
 {
     bool leaves = op_has(o, OP_LEAVES);
@@ -337,7 +337,7 @@ static void write_memory(trace *t, const trace_marks *m, int i)
             (long long)m->rest[i]);
 }
 
-/* A launch's time is its transfer's on a device: that has no counters. */
+/* Writes the counters after an op. Skips launches: on a device their time is their transfer's. */
 static void write_counters(trace *t, const trace_marks *m, const op *o, int i)
 {
     if (launches(o))
@@ -348,7 +348,7 @@ static void write_counters(trace *t, const trace_marks *m, const op *o, int i)
                 t->rank, microseconds(t, t->times[2 * i + (i > 0)]), (long long)m->tokens[i]);
 }
 
-/* The host moves messages: each lasts until it has been waited for. */
+/* Writes an op's span. If the host moves messages, each lasts until it has been waited for. */
 static void write_op(trace *t, const compiled_program *p, const trace_marks *m, int i, int64_t step)
 {
     const op *o = p->list.ops[i];
@@ -359,7 +359,7 @@ static void write_op(trace *t, const compiled_program *p, const trace_marks *m, 
         snprintf(label, sizeof label, "launch %s", o->label);
         if (!t->interface->times.stamp) {
             write_span(t, o, i, step, label, NULL);
-            t->within = microseconds(t, t->times[2 * i]); /* it may arrive before the launch has ended */
+            t->within = microseconds(t, t->times[2 * i]); /* it may arrive before the launch ends */
         }
         if (m->message[i] >= 0 && op_has(o, OP_LEAVES))
             write_flow(t, o, m->message[i], i, step);

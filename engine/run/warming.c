@@ -14,7 +14,7 @@ static bool same_tensor(const tensor *a, const tensor *b)
     return a->dims == b->dims && a->type == b->type && a->pitch == b->pitch;
 }
 
-/* Do both take the same kernels, as far as kinds, types, shapes, sums and windows decide it? */
+/* True if both ops use the same kernels, judged by kind, types, shapes, sums and windows. */
 static bool same_kernels(const op *a, const op *b)
 {
     if (a->kind != b->kind || !a->at.accumulate != !b->at.accumulate || !same_tensor(a->scratch, b->scratch))

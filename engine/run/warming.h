@@ -1,16 +1,16 @@
-/* The first launch of every kernel, before a run begins.
+/* Launches every kernel once before a run begins.
  *
- * CUDA loads a kernel when it is first launched, and loading may wait for all that the device does. A receive of NCCL
- * that waits for another rank, which waits for this one to launch that kernel, would then wait for ever (CUDA C++
- * Programming Guide, "Lazy Loading", concurrent execution); and what loading takes of the device's memory is best taken
- * before a step is timed. So each kind and shape of op that computes is played once, without communication, on an arena
- * of zeros that is zeros again afterwards.
+ * CUDA loads a kernel at its first launch, and loading may wait for all work of the device. A receive of NCCL that
+ * waits for another rank, which waits for this one to launch that kernel, would then deadlock (CUDA C++ Programming
+ * Guide, "Lazy Loading", concurrent execution); and the device memory that loading takes is best taken before a step is
+ * timed. So each kind and shape of op that computes runs once, without communication, on an arena of zeros that is zero
+ * again afterwards.
  */
 #pragma once
 
 #include "engine/compile/compile.h"
 #include "kernels/device.h"
 
-/* After the ops are prepared and choices are made, before anything is in the arena. Nothing is done on a device that
- * cannot clear its memory (device_interface.clear): there kernels are part of the program. */
+/* Requires prepared ops, settled choices and an unused arena. Skips devices that cannot clear their memory
+ * (device_interface.clear): there kernels are part of the program. */
 void warming_play(compiled *c, const device_interface *interface, device *on);

@@ -93,8 +93,7 @@ static status open_files(training *t)
     return t->choices.count > 0 ? choices_write(&t->choices, chosen) : STATUS_OK;
 }
 
-/* Appends an event. Unlike the metrics, events are never trimmed, so that repeated work is visible here. metrics_done
- * reports a full disk. */
+/* Appends an event. Unlike metrics they are never trimmed: they show repeated work. metrics_done reports a full disk. */
 static void write_event(training *t, report_happening what)
 {
     what.run = t->run;
@@ -118,8 +117,7 @@ void training_event_saved(training *t, int64_t step, const char *name)
         write_event(t, (report_happening){.event = "saved", .step = step, .words = name, .here = true});
 }
 
-/* Records an incident of a GPU of this host, possibly another rank's: the rank that fails with it also reports it, but
- * less clearly. */
+/* Records an incident of a GPU of this host, perhaps another rank's, which reports it itself, but less clearly. */
 static void tell_of_gpu(void *context, const char *words)
 {
     training *t = context;

@@ -38,8 +38,7 @@ struct training_saves {
 
 /* train_checkpoint.c */
 training_saves *training_saves_make(void);
-/* Cancels work in progress, except writing of a checkpoint's shares; call before closing the executor and the
- * islands. */
+/* Cancels all work but writing a checkpoint's shares; call before closing the executor and the islands. */
 void training_saves_close(training_saves *s);
 
 /* Returns the seconds that training has waited for saves since the last call. */

@@ -1,4 +1,4 @@
-/* Attention for what the flash kernels do not take: fp32 and unusual head sizes, one warp a query (or key), 32 keys (or
+/* Attention that the flash kernels do not take: fp32 and unusual head sizes, one warp a query (or key), 32 keys (or
  * queries) at a time, one a lane; and decoding, one new token a sample against its cache. Also the ops' entry points.
  */
 #include "kernels/cuda/flash.cuh"
@@ -61,7 +61,7 @@ template <bool CAP> struct score_of {
     }
 };
 
-/* The state of a softmax: what one warp has seen of the keys so far. */
+/* The running softmax of one warp over the keys so far. */
 struct seen {
     float most, sum, out[LANE_COLUMNS];
 };
@@ -240,7 +240,7 @@ cache_append(T *cache, flash_rows<const T> x, const int32_t *positions, int64_t 
     cache[(sample * capacity + positions[sample]) * columns + column] = x.at(sample, 0, 0)[column];
 }
 
-/* a block a (head, sample); its warps share the keys and join what they saw, in the order of the warps */
+/* A block handles a (head, sample); its warps share the keys and join their softmax states in the warps' order. */
 template <bool CAP, typename T>
 KERNEL(DECODE_WARPS *WARP, 2)
 attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<const T> q, const int32_t *positions,
@@ -308,7 +308,7 @@ template <typename F> static int with_score(int type, const launch_heads &at, F 
     return with_type(type, [&](auto t) { return with_cap(at.cap, [&](auto capped) { return f(t, capped); }); });
 }
 
-/* v: whose columns say how wide a head's values are */
+/* v: its columns give the width of a head's values */
 static launch_heads heads_of(const op *o, const tensor *v)
 {
     const op_attributes &at = o->at;

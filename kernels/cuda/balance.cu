@@ -91,8 +91,8 @@ DEVICE sigmoid sigmoid_of(float x)
     return {x >= 0.0f ? one : e * one, e * one * one};
 }
 
-/* What the losses need of a row: its largest logit, 1 / sum exp(logit - largest), log sum exp, 1 / the sum of what
- * probabilities are in proportion to, and the mean of the load by probability. */
+/* A row's statistics for the losses: its largest logit, 1 / sum exp(logit - largest), log sum exp, 1 / the sum that
+ * normalises probabilities, and the mean of the load by probability. */
 struct row_facts {
     float largest, part, lse, share, mean;
 };
@@ -216,7 +216,7 @@ void cuda_expert_share(const op *o, const run_context *r)
                             data<const int32_t>(o->in[0], r), (int32_t)o->in[0]->shape[0]));
 }
 
-/* bias [experts] += rate sign(mean of counts - counts), but nothing where control[CONTROL_SKIP] is set */
+/* bias [experts] += rate sign(mean of counts - counts); control[CONTROL_SKIP] leaves it as it is */
 void cuda_expert_bias(const op *o, const run_context *r)
 {
     cuda_launched(o,

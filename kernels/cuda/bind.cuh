@@ -1,4 +1,4 @@
-/* What the entry points cuda_NAME share: from an op's operands to addresses and pitches. The op table is C. */
+/* Turns an op's operands into addresses and pitches for the entry points cuda_NAME. The op table is C. */
 #pragma once
 
 #include <stdarg.h>
@@ -21,7 +21,7 @@ template <typename T = void> static inline T *data(const tensor *t, const run_co
     return (T *)tensor_at(t, r->arena);
 }
 
-/* Of a tensor that must have no gaps between its rows. */
+/* The address of a tensor that must have no gaps between its rows. */
 template <typename T = void> static inline T *whole(const op *o, const tensor *t, const run_context *r)
 {
     cuda_must_be_whole(o, t);

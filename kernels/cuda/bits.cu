@@ -7,7 +7,7 @@
 
 static constexpr int BITS_THREADS = 256, BITS_BLOCKS = 528; /* four on each multiprocessor of an H100 */
 
-/* Word `i` of a row: the bytes that there are, zeros behind them. Rows of 16-bit elements may begin anywhere. */
+/* Word `i` of a row, zeros past the row's end. Rows of 16-bit elements may begin anywhere. */
 DEVICE unsigned long long word_of(const unsigned char *row, int64_t bytes, int64_t i, bool whole)
 {
     unsigned long long word = 0;
@@ -66,11 +66,10 @@ int launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *n
 
 /* ---- how far the device has come ----------------------------------------------------------------------------- */
 
-/* How far the device has come, for a host that must not wait: a word of pinned memory that a kernel of one thread sets.
+/* Reports the device's progress to a host that must not wait: a kernel of one thread sets a word of pinned memory.
  *
- * An event would do outside of graphs. What cudaEventQuery says of one that a graph records anew at each launch, before
- * this launch has come so far, is not written anywhere; a word that the host clears before the launch has one meaning
- * only.
+ * An event would do outside of graphs. CUDA does not document cudaEventQuery for an event that a graph records anew at
+ * each launch, before this launch reaches it; a word that the host clears before the launch is unambiguous.
  */
 KERNEL(WARP, 1) set_word(volatile uint32_t *word)
 {

@@ -1,7 +1,7 @@
 /* Compressed gradients: the same bytes as kernels/compress.c writes. A block of threads has a chunk. */
 #include "kernels/cuda/compress.cuh"
 
-/* A tensor of rows without gaps, which parts divide as shard_rows() does; a message is parts of so many bytes. */
+/* A tensor of rows without gaps, which parts divide as shard_rows() does; each part of a message has `bytes`. */
 struct launch_parts {
     int64_t rows, width, bytes;
     int32_t parts, kind; /* compress_kind, not COMPRESS_NONE */
@@ -132,7 +132,7 @@ void cuda_compress(const op *o, const run_context *r)
         data<const step_scalars>(o->in[2], r));
 }
 
-/* y = scalars.loss_scale times the sum, in order, of what messages[count, parts, bytes] say */
+/* y = scalars.loss_scale times the sum, in order, of the decoded messages[count, parts, bytes] */
 void cuda_decompress(const op *o, const run_context *r)
 {
     const tensor *messages = o->in[0], *y = o->out[0];

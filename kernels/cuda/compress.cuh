@@ -1,4 +1,4 @@
-/* The methods of compress.cu: what a block of threads does with a chunk of 4096 elements.
+/* The methods of compress.cu: a block of threads encodes or decodes a chunk of 4096 elements.
  *
  * A warp has 512 elements that follow each other: number j of a lane is element 32 j + lane of its warp's. So the
  * blocks of int8 and int4 and the runs of dct lie within a warp, every access is of 128 bytes that follow each other,
@@ -52,7 +52,7 @@ DEVICE int warp_count(bool mine)
     return count_bits(warp_ballot(mine));
 }
 
-/* To nearest, but to no infinity: kernels/compress.c says why. */
+/* Rounds to nearest, but to no infinity (kernels/compress.c says why). */
 DEVICE uint16_t bf16_bits(float x)
 {
     bf16 narrow = __float2bfloat16_rn(x);
@@ -77,8 +77,8 @@ DEVICE uint32_t magnitude_of(float x)
     return bits & 0x7fffffffu;
 }
 
-/* `count` fields one behind the other, lowest bits first: every `step`-th byte from `first` on. field(i): their
- * values. */
+/* Packs `count` fields one after the other, lowest bits first: every `step`-th byte from `first` on. field(i): the
+ * value. */
 template <int BITS, typename F> DEVICE void put_fields(unsigned char *out, int count, int first, int step, F field)
 {
     for (int byte = first; byte < (count * BITS + 7) / 8; byte += step) {
@@ -102,8 +102,8 @@ template <int BITS> DEVICE int get_field(const unsigned char *in, int i)
 }
 
 /* ---- the methods --------------------------------------------------------------------------------------------------
- * bytes of n elements; what a block makes ready; encoding of n elements x (zeros behind them), which become what is
- * kept; decoding: is it an encoding? BLOCKS: how many of a multiprocessor's fit. */
+ * A method gives the bytes of n elements, prepares a block, encodes n elements x (zeros past them), which become the
+ * error to keep, and decodes; false: no such encoding. BLOCKS: blocks that fit on a multiprocessor. */
 
 struct as_bf16 {
     static constexpr int BLOCKS = 3;
@@ -209,8 +209,8 @@ template <int BLOCK, int BITS, int TOP> struct as_integers {
     }
 };
 
-/* Which of a sequence are sent, 32 at a time in the order of the lanes: what is above a threshold, and the first that
- * are equal to it. */
+/* Picks the elements of a sequence to be sent, 32 at a time in the order of the lanes: those above a threshold, and the
+ * first that are equal to it. */
 struct picking {
     uint32_t threshold;
     int equals; /* still to be taken */
@@ -414,8 +414,8 @@ struct as_frequencies {
             basis()[i / COMPRESS_RUN * PITCH + i % COMPRESS_RUN] = compress_basis(i / COMPRESS_RUN, i % COMPRESS_RUN);
         block_barrier(); /* the basis is there */
     }
-    /* A lane's two elements, lane and 32 + lane, of what these coefficients say; (*field)(f): place f, value(f): its
-     * bits. */
+    /* Inverts the transform of k coefficients for a lane's two elements, lane and 32 + lane; place(f), value(f):
+     * position and bits of coefficient f. */
     template <typename P, typename V> DEVICE void transform_back(float (&y)[2], int k, P place, V value)
     {
         double sum[2] = {0, 0};
@@ -428,7 +428,7 @@ struct as_frequencies {
         y[0] = (float)sum[0];
         y[1] = (float)sum[1];
     }
-    /* A run whose frequencies lane and 32 + lane have coefficients c; back: what is sent of its elements. */
+    /* Encodes a run; c: its coefficients of frequencies lane and 32 + lane; back: its elements as decoded. */
     DEVICE void put_run(unsigned char *out, float (&back)[2], const float (&c)[2], int k)
     {
         SHARED(uint16_t, room, WARPS * 2 * COMPRESS_RUN);

@@ -6,7 +6,7 @@
 
 static constexpr int MOST_THREADS = 512;
 
-/* m and sum = sum exp(x - m) of two parts, as those of both */
+/* joins m and sum = sum exp(x - m) of two parts */
 DEVICE void join(float &m, float &sum, float other_m, float other_sum)
 {
     float most = fmaxf(m, other_m);

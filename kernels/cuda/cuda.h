@@ -1,6 +1,6 @@
 /* The device's implementations: cuda_NAME for every row of the op table, beside its kernels, and the working memory
- * that some want. Each enqueues kernels on the run_context's stream and returns; nothing here allocates, waits or owns
- * memory. Operands are addresses in the device's arena. A refused launch is an error of the device and dies.
+ * that some want. Each enqueues kernels on the run_context's stream and returns; none allocates, waits or owns memory.
+ * Operands are addresses in the device's arena. A refused launch is an error of the device and dies.
  */
 #pragma once
 
@@ -42,16 +42,16 @@ int64_t cuda_slots_scratch(const op *o);
 int64_t cuda_balance_scratch(const op *o);
 /* The same of any op; 0 for most. */
 int64_t bind_scratch_bytes(const op *o, int threads);
-/* What an entry point says of its launches: a CUDA error, 0 for none. */
+/* Checks the CUDA error that an entry point's launches returned, 0 for none. */
 void cuda_launched(const op *o, int error);
 void cuda_must_be_whole(const op *o, const tensor *t);
 
 /* Ops of the class UPDATE, as many tensors as one launch takes.
  *
- * The program has one op a tensor, and most tensors are small. An `updates` keeps what such ops ask for, and launches
- * it when a list is full, when an op of another kind or type comes, or when its owner must have it on the stream:
- * before anything that may read what they write is enqueued. Waiting for a communication is no such thing: what is
- * launched later is after more, not less. Plain memory, zeroed at first; one stream.
+ * The program has one op a tensor, and most tensors are small. An `updates` collects such ops and launches them when
+ * its list is full, when an op of another kind or type comes, or when its owner must have them on the stream: before
+ * enqueuing a reader of their outputs. Waiting for a communication needs no launch: a later launch only runs after
+ * more. Plain memory, zeroed at first; one stream.
  */
 typedef struct updates {
     launch_update_segment at[LAUNCH_UPDATE_SEGMENTS];
@@ -61,5 +61,5 @@ typedef struct updates {
 
 /* Op `o`, of the class UPDATE, is to run. */
 void updates_add(updates *u, const op *o, const run_context *r);
-/* Everything added runs after what the stream has been given so far, and before what it is given later. */
+/* Launches everything added: it runs after the stream's earlier work and before its later work. */
 void updates_launch(updates *u, const run_context *r);

@@ -1,17 +1,17 @@
-/* What an op of attention is to cuDNN: its operands by name, the parts that it is divided into, and the scratch.
+/* Maps an attention op to cuDNN: its operands by name, the parts that it is divided into, and the scratch.
  *
  * The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
  * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of
  * key/value heads with the query heads that share them, as many at once as the plan has left memory for
  * (op_attributes.workspace). Parts run one after the other.
  *
- * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
- * strides are misread without a word), and are.
+ * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 it
+ * silently misreads other strides), and are.
  *
- * Where ranks divide samples by halves (parallel.context), the queries are two runs of each sample, and a part has a
- * graph for each: the run against the keys up to its last query, its place added to the index of its queries. The later
+ * Context-parallel ranks (parallel.context) hold zig-zag shards: two runs of queries of each sample. A part has a graph
+ * for each: the run against the keys up to its last query, its position added to the index of its queries. The later
  * run's gradients of keys go where they belong and the earlier run's into scratch, they are added in that order, and
- * the gradients of keys behind the later run are cleared. Scratch has the size that the rank with most keys needs, so
+ * the gradients of keys past the later run are cleared. Scratch has the size that the rank with most keys needs, so
  * that the ranks' plans are alike.
  *
  *     scratch of the backward pass      delta of one part | dk, dv of the earlier run | workspace
@@ -31,11 +31,11 @@
 #include "kernels/heads.h"
 #include "kernels/token.h"
 
-/* ---- what an op is to cuDNN ------------------------------------------------------------------------------------- */
+/* ---- an op as cuDNN takes it ------------------------------------------------------------------------------------ */
 
 enum { PIECE = 256, ALIGNMENT = 16 };
 
-/* What a part may always ask for; a test divides small ops, too. */
+/* A part may always use this much workspace; a test lowers it to divide small ops, too. */
 #ifndef CUDNN_WORKSPACE_MOST
 #define CUDNN_WORKSPACE_MOST (128 << 20)
 #endif
@@ -79,7 +79,7 @@ static int64_t keys_of(const op *o, int run)
     return token_last_key((int32_t)((run_of(o, run) + 1) * o->at.run) - 1) + 1;
 }
 
-/* Samples whose keys there are. */
+/* Counts the samples of the op's keys. */
 static int64_t samples_of(const op *o)
 {
     return operands_of(o).k->shape[0] / o->at.sequence;
@@ -147,8 +147,7 @@ static bool too_large(const cudnn_graph_shape *a, const op *o)
     return with.workspace > CUDNN_WORKSPACE_MOST && layout_of(&with, o).bytes > o->at.workspace;
 }
 
-/* The largest part of the op whose workspace is not too large, with all keys of its samples; false: cuDNN takes
- * none. */
+/* Finds the op's largest part within the workspace, with all keys of its samples; false: cuDNN takes none. */
 static bool part_of(cudnn_graph_shape *out, const op *o)
 {
     if (!takes(o))
@@ -193,7 +192,7 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
     return true;
 }
 
-/* What a graph computes of a part `a`: the queries of one of its runs. */
+/* The shape of the graph that computes one run of the queries of part `a`. */
 static cudnn_graph_shape shape_of_run(const cudnn_graph_shape *a, const op *o, int run)
 {
     cudnn_graph_shape of = *a;
@@ -213,26 +212,26 @@ static cudnn_graph_shape shape_of_run(const cudnn_graph_shape *a, const op *o, i
 enum { OWN = 0, DOCUMENTS = 4 };
 
 typedef struct plan {
-    cudnn_graph_shape shape; /* of a part; keys: of a whole sample */
+    cudnn_graph_shape shape; /* a part's; keys: of a whole sample */
     int64_t parts;
     int runs;                         /* 1, or TOKEN_HALVES */
     bool open;                        /* the library has candidates */
-    cudnn_graph *graph[TOKEN_HALVES]; /* of each run of queries */
+    cudnn_graph *graph[TOKEN_HALVES]; /* one per run of queries */
     int chosen;                       /* OWN, or 1 + the graphs' candidate */
-    op first;                         /* that it was made for: what it is timed on */
-    cudnnStatus_t *outcome;           /* of a candidate that is tried, or NULL: it must succeed */
+    op first;                         /* the op that it was made for; timing uses its operands */
+    cudnnStatus_t *outcome;           /* receives a tried candidate's; NULL: a failure is fatal */
     cudnn *owner;
     struct plan *next;
 } plan;
 
-/* What is prepared for an op: its addresses, a pack for each part. */
+/* An op prepared: its addresses, a variant pack for each part. */
 typedef struct call {
     op_prepared prepared; /* first */
     plan *plan;
     op of;
-    cudnn_api_builder packs;             /* of each part, of each run */
+    cudnn_api_builder packs;             /* one per part and run */
     int32_t shift[TOKEN_HALVES];         /* keys before the run */
-    float numbers[CUDNN_GRAPH_OPERANDS]; /* by operand: those that are numbers */
+    float numbers[CUDNN_GRAPH_OPERANDS]; /* operands that are numbers, by id */
     struct call *next;
 } call;
 
@@ -260,8 +259,8 @@ static char *part_at(const tensor *t, char *arena, int64_t token, int64_t head, 
     return (char *)tensor_at(t, arena) + (token * t->pitch + head * size) * 2;
 }
 
-/* Into the gradient of k or v, [keys, kv_heads size], where the later run's gradients of part number `part` are: adds
- * the earlier run's, that are at `first`, and clears what is behind the later run. */
+/* Adds the earlier run's gradient of k or v, at `first`, to the later run's in `to` [keys, kv_heads size], for part
+ * number `part`, and clears the keys past the later run. */
 static int join_runs(const call *k, const tensor *to, int64_t part, int64_t first, cudaStream_t stream)
 {
     const op *o = &k->of;
@@ -320,7 +319,7 @@ static bool run_chosen(const op_prepared *self, const op *o, const run_context *
 
 /* ---- a choice of candidates ------------------------------------------------------------------------------------- */
 
-/* Of all runs. */
+/* The number of candidates that all runs' graphs have. */
 static int candidates_of(const plan *p)
 {
     int count = CUDNN_GRAPH_CANDIDATES;
@@ -329,7 +328,7 @@ static int candidates_of(const plan *p)
     return count;
 }
 
-/* The first graph whose candidate does not compile, or NULL. */
+/* Returns the first graph that does not compile with the candidate, or NULL. */
 static const cudnn_graph *refusing(const plan *p, int candidate)
 {
     for (int i = 0; i < p->runs; i++)
@@ -394,7 +393,7 @@ static tuning_operand region(const tensor *t, char *arena)
                             .type = (dtype)t->type};
 }
 
-/* Of query number i among the keys. */
+/* The token position of query number i among the keys. */
 static int64_t place_of(const op *o, int64_t i)
 {
     int64_t run = o->at.run, unit = run ? i / run : 0, samples = samples_of(o);
@@ -543,7 +542,7 @@ static call *call_make(cudnn *c, plan *p, const op *o)
     k->of = *o;
     k->packs.api = c->api;
     k->numbers[CUDNN_GRAPH_SCALE] = o->at.scale;
-    k->numbers[CUDNN_GRAPH_MASKED] = -FLT_MAX; /* a tile of nothing else must not leave -inf - -inf */
+    k->numbers[CUDNN_GRAPH_MASKED] = -FLT_MAX; /* a fully masked tile must not leave -inf - -inf */
     k->numbers[CUDNN_GRAPH_WINDOW] = (float)p->shape.window;
     k->numbers[CUDNN_GRAPH_ONE] = 1;
     for (int run = 0; run < p->runs; run++)
@@ -631,7 +630,7 @@ void cudnn_open(cudnn **out, const cudnn_options *with)
     *out = NULL;
     cudnn_api *api;
     if (cudnn_api_open(&api) != STATUS_OK)
-        return; /* what it says is for a self-check: nobody has to have cuDNN */
+        return; /* cuDNN is optional; the self-check prints the failure */
     cudnn *c = must_calloc(1, sizeof *c);
     c->api = api;
     c->with = *with;

@@ -1,8 +1,8 @@
 /* cuDNN, found at run time: the functions of its backend interface that are used, and descriptors that are remembered.
  *
- * The library is 400 MB and no part of what is shipped: where cudnn_api_open fails, a machine goes on with our own
- * kernels. A `builder` owns the descriptors that are made with it, in the order in which they were made; the first call
- * that fails is remembered, and what follows it does nothing.
+ * The library is 400 MB and not shipped with us: where cudnn_api_open fails, a machine uses our own kernels. A
+ * `builder` owns the descriptors that are made with it, in the order in which they were made; the first call that fails
+ * is remembered, and later calls have no effect.
  */
 #pragma once
 
@@ -55,5 +55,5 @@ void cudnn_api_link(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBacke
 int64_t cudnn_api_get(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                       cudnnBackendAttributeType_t type, int64_t most, void *values);
 cudnnBackendDescriptor_t cudnn_api_finish(cudnn_api_builder *b, cudnnBackendDescriptor_t d);
-/* Destroys what was made, the last first. */
+/* Destroys the builder's descriptors, the last first. */
 void cudnn_api_drop(cudnn_api_builder *b);

@@ -27,7 +27,7 @@ typedef struct candidate {
     char words[CUDNN_GRAPH_WORDS];
     bool compiled;
     int64_t workspace;     /* bytes that it wants */
-    cudnn_api_builder own; /* of the plan */
+    cudnn_api_builder own; /* the plan's descriptors */
     cudnnBackendDescriptor_t plan;
 } candidate;
 
@@ -131,7 +131,7 @@ static void add(cudnn_graph *g, cudnnBackendDescriptor_t operation)
 typedef struct pointwise {
     cudnnPointwiseMode_t mode;
     cudnnDataType_t type; /* that it computes in */
-    int64_t axis;         /* of GEN_INDEX */
+    int64_t axis;         /* GEN_INDEX's */
 } pointwise;
 
 static void apply(cudnn_graph *g, pointwise p, value out, value x, const value *b, const value *t)
@@ -232,7 +232,7 @@ static value query_index(cudnn_graph *g, value like)
     return out;
 }
 
-/* x where `left compare right`, else the number in the place of what is masked */
+/* x where `left compare right`, else the number for masked scores */
 static value keep_where(cudnn_graph *g, cudnnPointwiseMode_t compare, value left, value right, value x)
 {
     value seen = virtual_value(g, CUDNN_DATA_BOOLEAN, x.shape, false), masked = number(g, CUDNN_GRAPH_MASKED);
@@ -242,7 +242,7 @@ static value keep_where(cudnn_graph *g, cudnnPointwiseMode_t compare, value left
     return out;
 }
 
-/* Of each query: where its document begins. */
+/* The first token of each query's document. */
 static value starts(cudnn_graph *g)
 {
     const cudnn_graph_shape *a = &g->shape;
@@ -393,7 +393,7 @@ static void name_candidate(candidate *w, cudnn_api_builder *b, cudnnBackendDescr
     }
 }
 
-/* The heuristics' choices, without those that say of themselves that their sums are in any order. */
+/* Keeps the heuristics' choices, except those marked as summing in any order. */
 static void find_candidates(cudnn_graph *g, cudnnBackendDescriptor_t graph)
 {
     static const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
@@ -434,9 +434,9 @@ static const knob later_knobs[] = {{CUDNN_KNOB_TYPE_TILE_M, 3},     {CUDNN_KNOB_
 /* Engines that keep an order in the backward pass of compute capability 10.x, which the heuristics' choices are not
  * known to do. cudnn-frontend asks for these where sums must not vary (override_heuristics_query in
  * node/scaled_dot_product_flash_attention.h of 1.17 to 1.23): from 9.18.0 on, but Transformer Engine trusts 9.18.1
- * first (its pull request 2584), and so do we. Of 9.21 and 9.22 its release 1.19 said another configuration, and all
- * later ones this one. For 10.4 and up its releases name engine 18 and then 17; we take 17 from 9.23 on. What is in no
- * row is not known to keep an order either: our own kernels compute it. */
+ * first (its pull request 2584), and so do we. Its release 1.19 named another configuration for 9.21 and 9.22, all
+ * later releases this one. For 10.4 and up its releases name engine 18 and then 17; we take 17 from 9.23 on. Our own
+ * kernels compute all versions without a row, which are not known to keep an order. */
 static const struct ordered_engine {
     int32_t least, most; /* minor compute capability */
     size_t from, before; /* versions of the library */

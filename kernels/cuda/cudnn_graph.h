@@ -7,12 +7,12 @@
 
 #include "kernels/cuda/cudnn_api.h"
 
-/* What is computed at once: `samples` samples and `heads` heads of them. Compared as bytes. */
+/* The attention that one graph computes: `samples` samples and `heads` heads of them. Compared as bytes. */
 typedef struct cudnn_graph_shape {
     int64_t samples, sequence, heads, kv_heads; /* sequence: queries of a sample */
-    int64_t keys;                               /* of a sample, whose last query is at the last of them */
+    int64_t keys;                               /* keys of a sample; its last query is at the last of them */
     int64_t keys_apart, gradients_apart;        /* rows from a sample's first key to the next one's; of dk and dv */
-    int64_t head_size, v_head_size;             /* of q and k; of v and y */
+    int64_t head_size, v_head_size;             /* head sizes of q and k; of v and y */
     int64_t window;                             /* 0: none */
     int64_t q_pitch, k_pitch, v_pitch, y_pitch; /* elements from token to token */
     int64_t dq_pitch, dk_pitch, dv_pitch, dy_pitch;
@@ -20,7 +20,7 @@ typedef struct cudnn_graph_shape {
     int32_t fp16;      /* 1: fp16, 0: bf16 */
     int32_t backward;
     int32_t varies;       /* 1: candidates that sum in any order are taken, too */
-    int32_t documents;    /* 1: attention stays within documents, whose first tokens an operand names */
+    int32_t documents;    /* 1: attention stays within documents; an operand has their first tokens */
     int32_t major, minor; /* compute capability of the device that it is computed on */
 } cudnn_graph_shape;
 

@@ -1,5 +1,5 @@
-/* One NVIDIA GPU as a device: arena, mirror in pinned memory, streams, and each op in an NVTX range with its label.
- * `device_cuda` is what the shared object is opened for. */
+/* One NVIDIA GPU as a device: arena, mirror in pinned memory, streams, and each op in an NVTX range with its label. The
+ * shared object exports `device_cuda`. */
 #include "kernels/device.h"
 
 #include <cuda_profiler_api.h>
@@ -23,7 +23,7 @@ static const double GIB = 1024.0 * 1024 * 1024;
 /* Host memory is cleared in pieces of this size. */
 static const int64_t CLEAR_BYTES = (int64_t)64 << 20;
 
-/* Between two looks at a device that works: short against any step, long against a look. */
+/* The interval of polling a device that works: short against any step, long against a poll. */
 enum { LOOK_NANOSECONDS = 20000 };
 
 enum { OLDEST_MAJOR = 8 }; /* compute capability that the kernels are built for */
@@ -33,7 +33,7 @@ struct device {
     struct cudaDeviceProp properties;
     run_context context;
     arena *host_memory;
-    char *host;               /* its base, pinned: the mirror of the arena's beginning, and what follows it */
+    char *host;               /* base of the arena's pinned mirror, followed by other host memory */
     volatile uint32_t *marks; /* the last of it, a word a mark: 1 when the device has passed it */
     int mark_count;
     int64_t arena_bytes, host_bytes;
@@ -42,8 +42,8 @@ struct device {
     tuning *tuning;
     gemm *gemm;
     cudnn *cudnn;                         /* NULL: there is none */
-    cudaGraphExec_t graphs[DEVICE_LISTS]; /* what was captured; NULL: nothing has been */
-    cudaGraphExec_t *capturing;           /* one of them; NULL: nothing is being captured */
+    cudaGraphExec_t graphs[DEVICE_LISTS]; /* captured graphs; NULL: none yet */
+    cudaGraphExec_t *capturing;           /* the element being captured; NULL: no capture */
     struct {
         cudaEvent_t *at; /* [count]: when queues came so far */
         int count;
@@ -96,7 +96,7 @@ static status take_gpu(device *d, const device_options *o)
 {
     TRY(cuda_available());
     d->gpu = gpu_of(o->local_rank);
-    /* With one visible GPU a process (--gpus-per-task) a node's ranks are strangers to each other. */
+    /* One visible GPU per process (--gpus-per-task) hides the node's other GPUs from its ranks. */
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     int count = 0;
     CUDA_MUST(cudaGetDeviceCount(&count));
@@ -152,9 +152,9 @@ static void cuda_stamps(device *d, device_clock set, int count)
         CUDA_MUST(cudaEventCreate(&d->clock[set].at[i]));
 }
 
-/* Updates that are kept back are launched before another op is noted, which would launch them itself, so that their
- * time is not that op's; a wait launches none. An event that a graph is to record anew is
- * external to it: else it would be order within the graph and nothing more. */
+/* Launches pending updates before it notes another op, which would launch them itself and be charged for them; a wait
+ * launches none. A graph records an event anew only as an external one; otherwise the event is just an edge within the
+ * graph. */
 static void cuda_stamp(device *d, device_clock set, int index, const op *o)
 {
     bool travels = op_starts(o);
@@ -170,7 +170,7 @@ static double cuda_stamp_seconds(const device *d, device_clock set, int from, in
 {
     const cudaEvent_t *at = d->clock[set].at;
     float milliseconds = 0;
-    CUDA_MUST(cudaEventSynchronize(at[to])); /* one on another queue may come after what compute has waited for */
+    CUDA_MUST(cudaEventSynchronize(at[to])); /* another queue's may come later than compute's */
     CUDA_MUST(cudaEventElapsedTime(&milliseconds, at[from], at[to]));
     return 1e-3 * (double)milliseconds;
 }
@@ -455,7 +455,7 @@ static void cuda_captured(device *d)
     cudaGraph_t graph;
     cudaGraphExec_t *out = d->capturing;
     CUDA_MUST(cudaStreamEndCapture(d->streams.of[STREAM_COMPUTE], &graph));
-    /* without the flag all nodes would have the priority of the stream that launches the graph, the least */
+    /* otherwise all nodes get the priority of the stream that launches the graph, the lowest */
     cudaError_t e = cudaGraphInstantiate(out, graph, cudaGraphInstantiateFlagUseNodePriority);
     MUST(e != cudaErrorMemoryAllocation,
          "the GPU has %.2f GiB free, too little for a CUDA graph of the program: train.cuda_graph=false, or lower "
@@ -475,7 +475,7 @@ static void cuda_replay(device *d, int list)
     CUDA_MUST(cudaGraphLaunch(d->graphs[list], d->streams.of[STREAM_COMPUTE]));
 }
 
-/* By then compute has been made to wait for everything else. */
+/* Compute already waits for everything else by then. */
 static void cuda_synchronise(device *d, void (*meanwhile)(void *context), void *context)
 {
     updates_launch(&d->updates, &d->context);
@@ -503,7 +503,7 @@ static void *cuda_borrow(device *d, int64_t at, int64_t bytes)
 
 static void cuda_give_back(device *d, void *bounce, int64_t at, int64_t bytes, bool changed)
 {
-    /* cudaMemcpy would return when it has staged what lies in pageable memory, and no stream here waits for it. */
+    /* cudaMemcpy returns once it has staged pageable memory, and no stream here waits for its copy. */
     cudaStream_t stream = d->streams.of[STREAM_COMPUTE];
     if (host_at(d, at, bytes))
         return;

@@ -38,7 +38,7 @@ template <typename K> static inline int ask_shared(K *kernel, int bytes)
     return (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-/* of a block, static and dynamic together */
+/* The most bytes of shared memory a block may have, static and dynamic together. */
 static inline int device_shared(void)
 {
     int gpu = 0, bytes = 0;
@@ -128,7 +128,7 @@ DEVICE uint32_t shared_address(const void *shared)
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* 16 bytes from global to shared memory, past the registers; zeros where not `valid` (then nothing is read) */
+/* Copies 16 bytes from global to shared memory, past the registers; zeros where not `valid` (then it does not read). */
 DEVICE void copy_async(void *shared, const void *global, bool valid)
 {
     int bytes = valid ? 16 : 0;
@@ -141,7 +141,7 @@ DEVICE void copy_commit(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* until at most `pending` of this thread's youngest groups are still under way */
+/* Waits until at most `pending` of this thread's youngest groups are still under way. */
 template <int pending> DEVICE void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -184,8 +184,8 @@ DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uin
 #include <cuda_shim.h>
 #endif
 
-/* Bytes of shared memory that a block has without asking, kernel by kernel; and what a kernel with dynamic shared
- * memory may declare beside it: the device counts the two together. */
+/* Bytes of shared memory that a block has without asking, kernel by kernel; and the static bytes that a kernel with
+ * dynamic shared memory may declare: the device counts the two together. */
 static constexpr int SHARED_UNASKED = 48 * 1024, SHARED_DECLARED = 1024;
 
 template <typename K> static inline int allow_shared(K *kernel, int bytes)

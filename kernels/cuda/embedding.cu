@@ -22,9 +22,9 @@ take_rows(T *y, const T *x, const int32_t *ids, const T *table, int64_t items, i
     store(y + item * V, value);
 }
 
-/* Which tokens have which row, in working memory: for each row of the table how many there are (counts), `tokens` minus
- * the first of them (reach), and where its list of members begins (next; and, when all are listed, ends). The lists'
- * order and places depend on the moment, what they hold does not. All is zero before. */
+/* Lists the tokens of each row of the table, in working memory: their number (counts), `tokens` minus the first of them
+ * (reach), and where its list of members begins (next; and, when all are listed, ends). The lists' order and positions
+ * vary from run to run, their contents do not. All is zero before. */
 struct members {
     int32_t *counts, *reach, *next, *cursor, *list;
 };
@@ -75,8 +75,8 @@ DEVICE void add_found(float *row, const T *dy, const int32_t *found, int all, in
     }
 }
 
-/* dtable[id] += the rows of dy whose id it is, ascending: the block of a row's first token adds them all. Few are put
- * in order by counting the smaller ones; many are looked for among all tokens, a window of THREADS at a time. */
+/* dtable[id] += the rows of dy with that id, ascending: the block of a row's first token adds them all. It sorts few by
+ * counting the smaller ones, and searches for many among all tokens, a window of THREADS at a time. */
 template <typename T, int V>
 KERNEL(THREADS, 4)
 add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, members m, int64_t tokens, int64_t columns,
@@ -158,7 +158,7 @@ static int find_members(const members &m, void *stream, const int32_t *ids, int6
     return launch(list, blocks_for(tokens, THREADS), THREADS, 0, stream, m, ids, tokens, first, table_rows);
 }
 
-/* dtable[rows, columns] fp32 (+)= rows of dy summed by id - first, ascending; ids outside count nothing */
+/* dtable[rows, columns] fp32 (+)= rows of dy summed by id - first, ascending; ids outside are ignored */
 static int add_by_id(const op *o, const run_context *r)
 {
     const tensor *in = o->in[0], *out = o->out[0];

@@ -192,13 +192,13 @@ template <typename T, int PER> KERNEL(THREADS, 4) route_slopes(launch_route_grad
 
 static constexpr int CHUNK = 8 * WARP; /* assignments of a warp */
 
-/* Which kind an assignment is of, from 0 on: that of its expert among those of this rank, or the rank that has it. */
+/* An assignment's kind, from 0 on: its expert's index on this rank, or the rank that has the expert. */
 struct kinds {
     int32_t first, local; /* experts of this rank; or */
     int32_t experts;      /* that `local` ranks divide as shard_rows() says; 0: none do */
 };
 
-/* -1: another rank's. `within`: what the expert is among those of its rank. */
+/* Returns -1 for another rank's. `within`: the expert's index within its rank. */
 DEVICE int32_t kind_of(const kinds &k, int32_t expert, int32_t &within)
 {
     within = expert - k.first;
@@ -211,8 +211,8 @@ DEVICE int32_t kind_of(const kinds &k, int32_t expert, int32_t &within)
     return behind / size + (low ? 0 : more);
 }
 
-/* next[e] goes on from what it is by the assignments of kind e among `count`, 32 at a time: f(i, e, within, number) is
- * called with each. A lane counts the lanes before it with its kind; the last of them says how many there were. */
+/* Advances next[e] by the assignments of kind e among `count`, 32 at a time: f(i, e, within, number) is called with
+ * each. A lane counts the lanes before it with its kind; the last of them gives the total. */
 template <typename F> DEVICE void number_chunk(int32_t *next, const int32_t *experts, int count, const kinds &k, F f)
 {
     int lane = (int)threadIdx.x % WARP;
@@ -285,7 +285,7 @@ DEVICE int32_t sum_before(int32_t value, int32_t &all)
     return sum - value;
 }
 
-/* A warp a kind: counts become those of the chunks before, totals their sum. */
+/* A warp handles a kind: counts become the sums of the chunks before, totals the sum of all. */
 KERNEL(THREADS, 4) scan_chunks(assignment a)
 {
     int64_t expert = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -338,7 +338,7 @@ KERNEL(THREADS, 4) place_chunks(assignment a)
     number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.of, place_row);
 }
 
-/* As place_chunks, each kind in a slot of its own; the warps share the rows that no assignment has. */
+/* Places like place_chunks, each kind in a slot of its own; the warps share the rows that no assignment has. */
 KERNEL(THREADS, 4) place_slots(assignment a)
 {
     SHARED(int32_t, all, WARPS * ROUTING_EXPERTS);
@@ -418,7 +418,7 @@ count_overflow(float *over, const int32_t *experts, int64_t assignments, op_ladd
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
-/* A block a token; the blocks behind them write the rows that no token has. Rows of `pieces` vectors. */
+/* A block sends a token; the blocks past `tokens` write the rows that no token has. Rows of `pieces` vectors. */
 template <typename T, int V>
 KERNEL(512, 2)
 send_rows(launch_matrix rows, launch_matrix x, launch_places of, int64_t pieces, int64_t row_count)
@@ -451,8 +451,8 @@ send_rows(launch_matrix rows, launch_matrix x, launch_places of, int64_t pieces,
     }
 }
 
-/* A block a token: four of its rows are on their way at a time, and are added in order. A token without rows whose sum
- * lies in its addend's place has it there. */
+/* A block sums a token: four of its rows are loaded at a time and added in order. With y and addend the same memory, a
+ * token without rows is already there. */
 template <typename T, int V>
 KERNEL(512, 2)
 add_rows_of_tokens(launch_matrix y, launch_matrix rows, launch_matrix addend, launch_places of, int64_t pieces)
@@ -580,7 +580,7 @@ static void number(const op *o, const run_context *r, kinds of, const tensor *id
     cuda_launched(o, launch(place, blocks_for(chunks, WARPS), THREADS, 0, r->stream, a));
 }
 
-/* Of assignments to experts first .. first + local - 1, rows skip .. skip + rows - 1. */
+/* Assigns rows skip .. skip + rows - 1 to the assignments to experts first .. first + local - 1. */
 void cuda_assign(const op *o, const run_context *r)
 {
     const kinds of = {(int32_t)o->at.first, o->at.routing.local, 0};
@@ -593,8 +593,8 @@ void cuda_assign(const op *o, const run_context *r)
 /* A slot of rows for each of the ranks that divide all experts. */
 CUDA_OP(slots, number(o, r, {0, o->at.routing.slots, o->at.routing.experts}, o->out[1], o->out[2], place_slots))
 
-/* over [rungs + 1]: += what each rung has no room for; the last element becomes infinite where the program's rung has
- * not. */
+/* Adds the overflow of each capacity bucket to over [rungs + 1]; the last element becomes infinite if the program's
+ * bucket overflows. */
 void cuda_overflow(const op *o, const run_context *r)
 {
     const op_ladder &as = o->at.ladder;
@@ -617,7 +617,7 @@ static launch_places places_of(const op *o, const run_context *r, const tensor *
             o->at.routing.slots};
 }
 
-/* Do accesses of so many elements divide the rows? */
+/* Checks that accesses of `vector` elements divide the rows. */
 static bool divides(int vector, const launch_matrix &m)
 {
     return aligned(m.at, 16) && m.pitch % vector == 0;
@@ -640,7 +640,7 @@ void cuda_dispatch(const op *o, const run_context *r)
                   }));
 }
 
-/* Launches kernel_of(T(), V()) with a block for each token, of so many threads, or as many as its `columns` want. */
+/* Launches kernel_of(T(), V()) with a block for each token, of `threads` threads; 0: as many as its `columns` want. */
 template <typename K, typename... A>
 static void each_token(const op *o, const run_context *r, const launch_places &of, const tensor *like, unsigned threads,
                        K kernel_of, A... a)

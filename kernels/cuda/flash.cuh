@@ -1,7 +1,7 @@
-/* What flash attention (2205.14135, 2307.08691) forward and backward share: tiles in shared memory and products of
- * tiles.
+/* Flash attention (2205.14135, 2307.08691), the part that forward and backward share: tiles in shared memory and
+ * products of tiles.
  *
- * Heads of q and k have D elements, those of v and y have E. A tile is rows of D (or E) elements, each padded by 16
+ * Heads of q and k have D elements, heads of v and y have E. A tile is rows of D (or E) elements, each padded by 16
  * bytes: D/8 + 1 pieces of 16 bytes is odd, so eight rows of one column of pieces lie in different banks and ldmatrix
  * runs without conflicts. A block is four warps; a warp owns 16 MT rows of the block's own tile (A of the products) and
  * goes through all rows of the other tiles (B). Scores and probabilities stay in registers: the accumulator of one
@@ -64,8 +64,8 @@ template <typename T> static inline flash_rows<T> flash_rows_of(const launch_mat
     return {(T *)of.at, of.pitch};
 }
 
-/* Queries that are neighbours in a sample: rows of q from `row` on, of which the first is at position `shift` of the
- * sample, whose keys begin at row `keys`. */
+/* Consecutive queries of a sample: rows of q from `row` on; the first is at position `shift` of the sample, and the
+ * sample's keys begin at row `keys`. */
 struct flash_run {
     int64_t row, keys;
     int32_t shift;
@@ -89,7 +89,7 @@ template <typename T> struct flash_in {
         return {row, token_sample(place, sequence) * sequence, (int32_t)token_position(place, sequence)};
     }
 
-    /* of the queries of run number i */
+    /* the logsumexps of the queries of run number i */
     __device__ float *lse_of(int32_t i, int head) const
     {
         return lse + (int64_t)(i * heads + head) * run;
@@ -114,7 +114,7 @@ template <typename F> static inline int with_cap(float cap, F f)
     return cap > 0 ? f(flash_capped<true>()) : f(flash_capped<false>());
 }
 
-/* What scores are multiplied by in the exponent: the scale, or the cap where their tanh is taken first. */
+/* The factor on scores in the exponent: the scale, or with a cap (their tanh is taken first) the cap. */
 template <bool CAP, typename T> DEVICE float exponent_of(const flash_in<T> &in)
 {
     return CAP ? in.cap : in.scale;
@@ -139,7 +139,7 @@ struct query_walk {
     flash_run of;
 };
 
-/* Where the walk is, or goes on if there is nothing to see; its head is `last_head` where it has ended. */
+/* Returns the walk itself, or moved on past empty ranges; its head is `last_head` at the end. */
 template <int M, typename T>
 DEVICE query_walk walk_on(query_walk at, const flash_in<T> &in, int64_t keys, int32_t first, int32_t end,
                           int32_t last_head)

@@ -6,7 +6,7 @@
  */
 #include "kernels/cuda/flash.cuh"
 
-/* What both kernels are given beside attention's operands. */
+/* Operands of both kernels beside attention's own. */
 template <typename T> struct grad_in {
     flash_rows<T> dq, dk, dv;
     flash_rows<const T> dy;
@@ -83,7 +83,7 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
     write_rows<D, MT>(g.dq.at(of.row, head, D), g.dq.pitch, first, end, q_tile, a_row, out, factor);
 }
 
-/* what a stage holds of each query beside its rows */
+/* a stage's data of each query beside its rows */
 template <int M> struct query_facts {
     float lse_2[M], delta[M];
     int32_t low[M];
@@ -104,8 +104,8 @@ DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, const query_walk &at,
     }
 }
 
-/* p^T of keys `key`.. against the stage's queries, from scores, the first of them at position `query`, and of p^T what
- * ds^T is made of with a cap, p (1 - tanh^2); ds^T from p and dp */
+/* Computes p^T of keys `key`.. against the stage's queries, the first at position `query`, from scores; ds^T from p and
+ * dp. With a cap, `part` keeps p (1 - tanh^2), the factor of ds^T. */
 template <int M, bool CAP>
 DEVICE void probabilities(float (&score)[M / 8][4], float (&part)[CAP ? M / 8 : 1][4], const query_facts<M> *facts,
                           int32_t key, int32_t query, float scale, float factor)

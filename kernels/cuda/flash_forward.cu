@@ -4,8 +4,8 @@
  */
 #include "kernels/cuda/flash.cuh"
 
-/* Mask what lies outside [low, own position], raise the running maximum, turn scores into 2^(...) and rescale the past.
- * Scores in the accumulators are unscaled; `scale` includes log2 e. */
+/* Masks scores outside [low, own position], raises the running maximum, turns scores into 2^(...) and rescales the
+ * past. Scores in the accumulators are unscaled; `scale` includes log2 e. */
 template <int N, int D8>
 DEVICE void online_softmax(float (&score)[N / 8][4], float (&out)[D8][4], float (&most)[2], float (&sum)[2],
                            const int32_t (&low)[2], int32_t query, int32_t key, float scale, bool edge)

@@ -7,9 +7,9 @@
  *     dx [t, k] = dy [t, n] w [n, k]       dx^T [k, t] =  w^T [k, n]    dy^T [n, t]     A = w           B = dy
  *     dw [n, k] = dy [t, n]^T x [t, k]     dw^T [k, n] =  x^T [k, t]   (dy^T [n, t])^T  A = x           B = dy, turned
  *
- * where X^T is the bytes of the row-major X as the library reads them. The bias of `linear` has one element for
- * each row of D = y^T, which is what the library's bias epilogue adds. Sums are fp32 throughout; weight gradients are
- * fp32 in memory and added to there (beta = 1), so that micro-batches accumulate without a rounding or a second pass.
+ * where X^T is the bytes of the row-major X as the library reads them. The bias of `linear` has one element for each
+ * row of D = y^T, as the library's bias epilogue adds it. Sums are fp32 throughout; weight gradients are fp32 in memory
+ * and added to there (beta = 1), so that micro-batches accumulate without a rounding or a second pass.
  *
  * linear_gelu and linear_grad_gelu are epilogues, too, of the fp32 sum: z is their "auxiliary" matrix, laid out as D.
  * Where the library does not do them, the product and a kernel of our own follow each other.
@@ -38,15 +38,15 @@ enum { PARTIAL_SUMS = 16, WORKSPACE_LEAST = 64 << 10, WORKSPACE_MOST = 32 << 20,
 
 enum { OPERAND_A, OPERAND_B, OPERAND_C, OPERAND_D, OPERAND_BIAS, OPERAND_AUX, OPERANDS };
 
-/* What the library asks of the epilogue's z: bytes of its address, elements of its pitch. */
+/* The library's requirements on the epilogue's z: bytes of its address, elements of its pitch. */
 enum { AUX_ALIGNMENT = 16, AUX_PITCH = 8 };
 
-/* What decides about descriptors and algorithm; compared as bytes. */
+/* The shape that decides about descriptors and algorithm; compared as bytes. */
 typedef struct blas_shape {
     int64_t m, n, k;                        /* D is [m, n], as the library sees it */
     int64_t a_ld, b_ld, c_ld, d_ld, aux_ld; /* elements */
     int64_t workspace;
-    int32_t type; /* of A, B and the bias */
+    int32_t type; /* type of A, B and the bias */
     int32_t out_type;
     int32_t a_turned, b_turned, adds; /* C, to the product */
     int32_t epilogue;                 /* cublasLtEpilogue_t */
@@ -67,7 +67,7 @@ typedef struct plan {
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t found[TUNING_CANDIDATES], chosen;
     int candidates; /* 0: a fused product that the library does not do */
-    places first;   /* operands of the op that it was made for: what it is timed on */
+    places first;   /* operands of the op that it was made for; used for timing */
     struct plan *next;
 } plan;
 
@@ -92,7 +92,7 @@ int64_t gemm_workspace_bytes(const op *o)
 
 /* ---- an op's operands ------------------------------------------------------------------------------------------ */
 
-/* The library's A and B are the product's B and A; its C is what is added. */
+/* The library's A and B are the product's B and A; its C is the addend. */
 static places places_of(const matrix_product *p, const op *o, char *arena)
 {
     return (places){.at = {[OPERAND_A] = tensor_at(p->b, arena),
@@ -104,7 +104,7 @@ static places places_of(const matrix_product *p, const op *o, char *arena)
                     .workspace = tensor_at(o->scratch, arena)};
 }
 
-/* The largest power of two that divides the address, up to what the library asks about. */
+/* Returns the largest power of two that divides the address, up to ALIGNMENT_MOST. */
 static int32_t alignment_of(const void *at)
 {
     uintptr_t address = (uintptr_t)at | ALIGNMENT_MOST;
@@ -275,7 +275,7 @@ static status take_candidate(void *plan_, const char *words)
     return STATUS_OK;
 }
 
-/* From the first element to the last, of `columns` columns as the library sees them. */
+/* The region from the first element to the last of a matrix with `columns` columns as the library sees them. */
 static tuning_operand region(void *at, int32_t type, int64_t rows, int64_t columns, int64_t ld)
 {
     return (tuning_operand){
@@ -384,7 +384,7 @@ void gemm_close(gemm *g)
     free(g);
 }
 
-/* A fused op whose product the library does alone is completed by the kernel of its second half. */
+/* Runs the plan; if the library does only the product of a fused op, our kernel does the second half. */
 static bool run_plan(const op_prepared *self, const op *o, const run_context *r)
 {
     const plan *p = (const plan *)self;
@@ -424,7 +424,7 @@ status gemm_prepare_on(gemm *g, op *o, char *arena)
     return STATUS_OK;
 }
 
-/* Nothing is prepared where there is nothing to compute: on a rank without rows of it. */
+/* Multiplies; an op without a plan has no rows on this rank. */
 static void multiply(const op *o, const run_context *r)
 {
     char text[256];

@@ -1,6 +1,5 @@
-/* Products of experts: C = A B for each, of which rows offsets[e] to offsets[e + 1] are expert e's. How many there are
- * is known on the device alone: the grid has a block for every tile that there can be, and a block finds what it
- * computes from the offsets, or that there is nothing.
+/* Grouped GEMM: C = A B for each expert; rows offsets[e] to offsets[e + 1] are expert e's. Only the device knows the
+ * counts: the grid has a block for every possible tile, and a block finds its tile from the offsets, or ends.
  *
  * In bf16 and fp16 a block is eight warps, two down and four across, of 64 by 32 elements of C each: three stages of
  * tiles of A and B, DEPTH along k, are on their way at a time. An operand lies as [.., k], or turned as [k, ..]; then
@@ -24,15 +23,15 @@ struct launch_grouped {
     const void *bias; /* [experts n] T or NULL, for rows */
 };
 
-/* C[m, n] of one expert, or of those rows that nobody has: then the depth is 0. */
+/* C[m, n] of one expert; for the rows past the last expert's, the depth is 0. */
 template <typename T> struct grouped_part {
     const T *a, *b, *bias; /* bias of the block's first column; NULL: none is added */
     int32_t m, n;          /* what is left of C from the block's first element on */
     int32_t depth;
 };
 
-/* The tile `tile` of `high` rows among those of all experts, each of which begins with a tile of its own, and of the
- * rows behind them: its expert, -1 for none, first row and the end of what it belongs to; false: there are fewer. All
+/* Finds tile number `tile` of `high` rows; each expert begins with a tile of its own, the rows past the last expert
+ * come last. Gives the expert (-1: none), the first row and the end of the expert's rows; false: no such tile. All
  * lanes look, 32 experts at a time. */
 DEVICE bool find_rows(int32_t &expert, int32_t &first, int32_t &end, const launch_grouped &in, int32_t tile, int high)
 {
@@ -62,8 +61,8 @@ DEVICE bool find_rows(int32_t &expert, int32_t &first, int32_t &end, const launc
     return first < end;
 }
 
-/* What the block computes of `side` rows and columns, and where to; false: nothing. grid: tiles of rows times `across`
- * tiles of columns */
+/* Gives the block's operands of SIDE_OF rows and columns, and its output; false: no tile is left. grid: tiles of rows
+ * times `across` tiles of columns */
 template <typename T, bool B_TURNED, int SIDE_OF>
 DEVICE bool rows_of(grouped_part<T> &of, T *&to, const launch_grouped &in, int32_t across)
 {
@@ -285,7 +284,7 @@ template <typename T> KERNEL(GROUPED_THREADS, 2) grouped_sums_plain(launch_group
     }
 }
 
-/* db_e (+)= the sum of the rows of expert e: 32 columns a block, whose warps share the rows. grid (blocks of columns,
+/* db_e (+)= the sum of the rows of expert e: 32 columns a block; its warps share the rows. grid (blocks of columns,
  * experts) */
 template <typename T>
 KERNEL(GROUPED_THREADS, 2)
@@ -310,7 +309,7 @@ grouped_column_sums(float *db, const T *x, int64_t pitch, const int32_t *offsets
 
 /* ---- host side --------------------------------------------------------------------------------------------------- */
 
-/* Do pieces of 16 bytes divide every row of 16-bit operands, and pairs those of C? */
+/* Checks that pieces of 16 bytes divide every row of 16-bit operands, and pairs the rows of C. */
 static bool in_pieces(const launch_grouped *of)
 {
     return aligned_all(of->a.at, of->b.at, of->c.at) && of->a.pitch % PIECE == 0 && of->b.pitch % PIECE == 0 &&
@@ -319,7 +318,7 @@ static bool in_pieces(const launch_grouped *of)
 
 static constexpr int GROUPED_SHARED = STAGES * 2 * TILE * 2;
 
-/* As many tiles as `rows` of experts can have: each may end within one, as may what nobody has. */
+/* The most tiles that `rows` can need: each expert's last may be partial, and so may that of the remaining rows. */
 static unsigned row_blocks(const launch_grouped *of, int high, int64_t across)
 {
     return (unsigned)((of->rows / high + of->experts + 1) * across);
@@ -353,7 +352,7 @@ template <typename T> static int run_sums(cudaStream_t stream, const launch_grou
     return launch(grouped_sums_plain<T>, sum_blocks(of, PLAIN), GROUPED_THREADS, 0, stream, *of, accumulate);
 }
 
-/* What kernels/grouped.h says of the op, without its sizes. */
+/* The op's operands as kernels/grouped.h names them, without sizes. */
 static launch_grouped grouped_operands(const op *o, const run_context *r)
 {
     return {matrix(o->in[0], r),

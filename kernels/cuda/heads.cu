@@ -1,12 +1,10 @@
-/* What happens to single heads of q and of k: rotary positions (2104.09864) and the RMSNorm of each
- * (Qwen3).
- */
+/* Ops on single heads of q and k: rotary positions (2104.09864) and the RMSNorm of each (Qwen3). */
 #include "kernels/cuda/vector.cuh"
 
 static constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_HEAD_SIZE = 256, LANE_COLUMNS = MOST_HEAD_SIZE / WARP,
                      MOST_BLOCKS = 512, PAIRS_A_WARP = 8;
 
-/* Where head `head` of a token begins: the heads of q come before those of k. */
+/* Finds the beginning of head `head` of a token: first the heads of q, then the heads of k. */
 template <typename T> struct head_rows {
     T *q, *k;
     int64_t q_pitch, k_pitch;
@@ -64,8 +62,8 @@ template <> struct pairs_of<true> {
     }
 };
 
-/* What of each head rotates: 2 half elements, in q behind `front` others. `copied` elements are as they were: those in
- * front, which a head of k has not, then those behind. */
+/* The part of each head that rotates: 2 half elements, in q after `front` others. `copied` elements stay as they are:
+ * the front ones, which a head of k does not have, then the ones past the rotated part. */
 struct turned_part {
     int32_t half, front, copied;
 };
@@ -142,9 +140,9 @@ head_norm_forward(head_rows<T> y, head_rows<T> x, float *rstd, const T *wq, cons
     }
 }
 
-/* With w + offset for w: dx = rstd (dy w - n mean(dy w n)), n = x rstd; a warp walks over heads and sums dwq and dwk in
- * its registers. partials[block, dwq | dwk]. The walk counts v's heads among a token's, and passes by them: with them
- * the order of the sums was settled. */
+/* w stands for w + offset: dx = rstd (dy w - n mean(dy w n)), n = x rstd; a warp walks over heads and sums dwq and dwk
+ * in its registers. partials[block, dwq | dwk]. The walk counts v's heads among a token's and skips them: the order of
+ * the sums was settled with them. */
 template <typename T>
 KERNEL(THREADS, 2)
 head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *partials, const T *wq, const T *wk,

@@ -1,9 +1,9 @@
 /* Parts of the device's host side that device.c puts together, each in the file of its name, and how an error of the
  * CUDA runtime dies.
  *
- * `gemm` is what one opened device keeps for the products of cuBLASLt: the library's handle, and a plan (descriptors
- * and algorithms) for each distinct shape, which ops share and which is offered to `tuning`. Plans belong to the gemm
- * and live until gemm_close, which comes after the last use of the tuning.
+ * `gemm` holds an opened device's state of cuBLASLt: the library's handle, and a plan (descriptors and algorithms) for
+ * each distinct shape, which ops share and `tuning` may time. Plans belong to the gemm and live until gemm_close, which
+ * comes after the last use of the tuning.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ struct tuning;
 int64_t gemm_workspace_bytes(const op *o);
 status gemm_open(gemm **out, bool tf32, struct tuning *t);
 void gemm_close(gemm *g);
-/* Descriptors and an algorithm for `o`, whose operands lie in the arena at `arena`: sets o->prepared. */
+/* Prepares descriptors and an algorithm for `o`, with operands in the arena at `arena`: sets o->prepared. */
 status gemm_prepare_on(gemm *g, op *o, char *arena);
 
 /* A self-check's questions beside the ops: versions, limits, each instruction that device.cuh writes in PTX, and kinds
@@ -34,7 +34,7 @@ status gemm_prepare_on(gemm *g, op *o, char *arena);
 typedef struct check {
     const struct cudaDeviceProp *properties;
     const struct cudnn *cudnn;
-    cudaStream_t stream; /* of the ops */
+    cudaStream_t stream; /* the ops' stream */
     device_say *say;
     void *context;
 } check;

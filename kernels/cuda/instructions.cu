@@ -1,7 +1,7 @@
-/* The instructions of device.cuh one by one, each by one warp on a small case: for a self-check. Without a GPU nothing
- * reads the PTX strings, and the twins of the shim would be right whatever they say.
+/* A self-check runs the instructions of device.cuh one by one, each by one warp on a small case. Only a GPU reads the
+ * PTX strings; the shim's twins of them would pass whatever they say.
  *
- * An input and an output have LAUNCH_CHECK_BYTES. What is right is computed on the host, from the input.
+ * An input and an output have LAUNCH_CHECK_BYTES. The host computes the expected output from the input.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@ enum { SIDE = 16, PAIRS = SIDE * SIDE / 2, UNREAD = 7 }; /* the lane that reads 
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------- */
 
-/* out: what the lanes copied, [32] of 16 bytes; zeros by the one that reads nothing */
+/* out: the vectors that the lanes copied, [32] of 16 bytes; zeros from the lane that does not read */
 KERNEL(WARP, 1) check_copies(uint32_t *out, const uint32_t *in)
 {
     SHARED(uint32_t, tile, WARP * 4);
@@ -87,10 +87,9 @@ KERNEL(WARP, 1) check_atomics(unsigned long long *out, const uint32_t *in)
     atomic_max(narrow + 1, (int32_t)(in[lane] % 100000));
 }
 
-/* ---- what is right
- * ------------------------------------------------------------------------------------------------ */
+/* ---- expected outputs ------------------------------------------------------------------------------------------- */
 
-/* What is no number is as wrong as can be. */
+/* A NaN counts as infinitely wrong. */
 static double relative(double got, double want)
 {
     double size = fabs(want), error = fabs(got - want) / (size > 1 ? size : 1);
@@ -205,7 +204,7 @@ static void any_words(void *in)
         to[i] = draw(&state);
 }
 
-/* in [-2, 2), multiples of 1/64: exact in every type */
+/* Draws from [-2, 2), multiples of 1/64: exact in every type. */
 static float small(uint32_t *state)
 {
     return (float)(draw(state) >> 8 & 255) / 64 - 2;

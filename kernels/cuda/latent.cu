@@ -1,5 +1,5 @@
-/* Multi-head latent attention (2405.04434): the keys of all heads joined and split, and decoding of one new token a
- * sample over a cache of latents, whose keys and values are never made. */
+/* Multi-head latent attention (2405.04434): joins and splits the keys of all heads, and decodes one new token a sample
+ * over a cache of latents without making its keys and values. */
 #include "kernels/cuda/vector.cuh"
 
 static constexpr int THREADS = 256, WARPS = THREADS / WARP, CHUNK = THREADS; /* rows of the cache at a time */
@@ -96,7 +96,7 @@ template <typename T> DEVICE void absorb_query(float *query, const latent_in<T> 
     }
 }
 
-/* A chunk's scores and what follows from them, alike in every thread. */
+/* A chunk's softmax statistics, alike in every thread. */
 struct chunk_state {
     float most, total, shrink;
 };
@@ -121,8 +121,7 @@ DEVICE chunk_state weigh(float *scores, int32_t count, const chunk_state &before
 }
 
 /* A block a (head, sample) goes over the cache by chunks: warps make scores, a row each, then threads sum latents, a
- * column each, with what older sums are multiplied by as the largest score grows. Shared memory: query[rank + rope],
- * sums[rank]. */
+ * column each, rescaling older sums as the largest score grows. Shared memory: query[rank + rope], sums[rank]. */
 template <typename T> KERNEL(THREADS, 2) latent_step(latent_in<T> in)
 {
     SHARED_DYNAMIC(dynamic);

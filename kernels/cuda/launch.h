@@ -1,5 +1,5 @@
-/* What the device launches beside its ops (cuda.h): plain C, device pointers and sizes in, a cudaError_t (0: none) out.
- * Every launcher only enqueues work on `stream`; nothing here allocates, waits or owns memory.
+/* Launchers of the device beside its ops (cuda.h): plain C, device pointers and sizes in, a cudaError_t (0: none) out.
+ * Every launcher only enqueues work on `stream`; none allocates, waits or owns memory.
  */
 #pragma once
 
@@ -22,13 +22,13 @@ int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_
                int64_t columns);
 int launch_zero(void *stream, void *y, int64_t bytes);
 
-/* ---- instructions.cu: what device.cuh writes in PTX, one by one -------------------------------------------------- */
+/* ---- instructions.cu: the instructions that device.cuh writes in PTX, one by one --------------------------------- */
 enum { LAUNCH_CHECKS = 7, LAUNCH_CHECK_BYTES = 2048 };
 typedef struct launch_check {
     const char *name;
     void (*give)(void *in); /* the input, in host memory, onto zeros; in and out have LAUNCH_CHECK_BYTES */
     int (*launch)(void *stream, void *out, const void *in);
-    /* of copies in host memory: the worst error relative to the value, or to 1; up to 1e-6 is right */
+    /* The worst error of copies in host memory, relative to the value or to 1; up to 1e-6 is right. */
     double (*error)(const void *out, const void *in);
 } launch_check;
 extern const launch_check launch_checks[LAUNCH_CHECKS];
@@ -59,18 +59,18 @@ enum launch_rule {
 };
 
 typedef struct launch_update_segment {
-    const float *gradient; /* of LAUNCH_muon the direction x */
-    const float *factors;  /* of rows of `columns` elements; or NULL */
+    const float *gradient; /* LAUNCH_muon: the direction x */
+    const float *factors;  /* one per row of `columns` elements; or NULL */
     void *weight;          /* T, or NULL */
     void *master;          /* fp32, or bf16; of LAUNCH_muon_momentum x, which is written only, and fp32 */
     void *state[2];        /* fp32, or bf16; as many as the rule has */
     int64_t count;
-    float scale;   /* of LAUNCH_muon's rate */
+    float scale;   /* LAUNCH_muon: factor on the rate */
     int32_t block; /* the launcher's own: the first block of this segment */
     uint8_t decay, nesterov, narrow_master, narrow_state;
-    /* Of what is bf16 (kernels/rounding.h): element i is element first + stride (i / columns) + i mod columns of the
-     * name. */
-    uint16_t site; /* of the first output */
+    /* Rounding of bf16 outputs (kernels/rounding.h): element i is number first + stride (i / columns) + i mod columns
+     * of the name. */
+    uint16_t site; /* the first output's */
     uint64_t stream;
     int64_t first, stride, columns;
 } launch_update_segment;

@@ -9,7 +9,7 @@
 #include "kernels/cuda/vector.cuh"
 
 /* Backward: as many blocks as three a multiprocessor of an H100, so that all are under way at once, and their shares of
- * dw are few beside what is read. */
+ * dw are small beside the rows read. */
 static constexpr int MOST_THREADS = 512, GRAD_THREADS = 256, ROWS_A_BLOCK = 8, MOST_BLOCKS = 384;
 
 /* s of the row again, by the thread that saw it before: from shared memory, or, if it did not fit there, from device
@@ -81,8 +81,8 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
     }
 }
 
-/* With n = (s - mean) rstd and g = dy w: dx = addend + rstd (g - [mean(g)] - n mean(g n)), the bracket for LayerNorm;
- * dw = sum dy n, db = sum dy. partials[block, dw | db]; dynamic shared memory: the same row of floats if HELD. */
+/* n = (s - mean) rstd, g = dy w: dx = addend + rstd (g - [mean(g)] - n mean(g n)), the bracket for LayerNorm; dw = sum
+ * dy n, db = sum dy. partials[block, dw | db]; dynamic shared memory: the same row of floats if HELD. */
 template <typename T, int V, bool HELD>
 KERNEL(GRAD_THREADS, 3)
 norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const float *rstd, const float *mean,
@@ -156,7 +156,7 @@ static unsigned block_threads(int64_t items, unsigned most)
     return threads < most ? threads : most;
 }
 
-/* What both norms have at the same places: out of one, in of its gradient. mean NULL: RMSNorm. */
+/* The operands at the same indices in both norms: `out` of a norm, `in` of its gradient. mean NULL: RMSNorm. */
 struct norm_operands {
     const tensor *mean, *b, *residual, *sum;
 };

@@ -1,13 +1,12 @@
-/* What the optimizer does to all gradients together: the exact sum of squares, and the clipping factor. The rules of
- * the update are in update.cu.
- */
+/* The optimizer's reductions over all gradients: the exact sum of squares, and the clipping factor. The rules of the
+ * update are in update.cu. */
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/exact_sum.h"
 
 static constexpr int THREADS = 256, V = 4;
 
-/* Of the sum of squares: eight blocks a multiprocessor of an H100, and the pieces of a vector. */
+/* Shapes of the sum of squares: eight blocks a multiprocessor of an H100, and the pieces of a vector. */
 static constexpr int SQUARE_WARPS = THREADS / WARP, SQUARE_BLOCKS = 8 * 132, SQUARE_ROW = 64;
 
 /* bins += value (>= 0), digit by digit; integer additions commute, so their order does not matter. */
@@ -23,8 +22,8 @@ DEVICE void exact_add(int64_t *bins, double value)
         bins[limb + i] += (int64_t)digit[i];
 }
 
-/* A warp a row: the row's squares in fp64, in an order that `columns` and W decide, then into the warp's own bins.
- * Those of a block meet the others' once, by atomics on integers. */
+/* A warp sums a row's squares in fp64, in an order that `columns` and W decide, then adds to its own bins. A block's
+ * bins are added to the others' once, by atomics on integers. */
 template <int W>
 KERNEL(THREADS, 4)
 sum_of_squares(int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch)

@@ -10,7 +10,7 @@
 
 static constexpr int THREADS = 256, MOST_ROWS = 65535;
 
-/* (1 + tanh(u))/2 = 1/(1 + exp(-2u)), which loses nothing where tanh is nearly -1. */
+/* (1 + tanh(u))/2 = 1/(1 + exp(-2u)), which keeps its precision where tanh is nearly -1. */
 struct gelu_forward {
     DEVICE float gate(float x)
     {
@@ -498,7 +498,7 @@ static int copy_as(const run_context *r, launch_matrix y, launch_matrix x, const
                   (const Word *)x.at, x.pitch / (int64_t)sizeof(Word), control, s.rows, words);
 }
 
-/* y = x by bytes, but nothing where control[CONTROL_SKIP] is set. */
+/* y = x by bytes; a step with control[CONTROL_SKIP] set leaves y as it is. */
 static int copy_rows(const run_context *r, const tensor *to, const tensor *from, const float *control)
 {
     const int64_t bytes = dtype_bytes((dtype)to->type);

@@ -24,7 +24,7 @@ KERNEL(THREADS, 4) largest_of_row(float *y, const float *x, int64_t columns, int
     y[blockIdx.x] = accumulate ? fmaxf(y[blockIdx.x], most) : most;
 }
 
-/* As the op qk_factors has them; peaks are rows of `heads`, of each rank `layers`. */
+/* The attributes of the op qk_factors; peaks: the max logits, rows of `heads`, `layers` rows for each rank. */
 struct launch_qk_factors {
     const float *peaks;
     int64_t peak_rows, layers, layer;

@@ -11,7 +11,7 @@ static cudaEvent_t make_event(void)
     return e;
 }
 
-/* Communication goes first where both could run: it is what others wait for. */
+/* Communication goes first where both could run: other ranks wait for it. */
 void streams_open(streams *out, int requests)
 {
     int least, greatest;

@@ -12,23 +12,23 @@
 
 typedef enum stream_kind {
     STREAM_COMPUTE,
-    STREAM_ACTIVATIONS, /* within a layer */
+    STREAM_ACTIVATIONS, /* collectives within a layer */
     STREAM_GRADIENTS,   /* gradients and weights */
-    STREAM_SEND_DOWN,   /* messages between stages: each edge and direction waits for nothing but its own */
+    STREAM_SEND_DOWN,   /* messages between stages: each edge and direction waits only for its own */
     STREAM_SEND_UP,
     STREAM_RECEIVE_DOWN,
     STREAM_RECEIVE_UP,
-    STREAM_STAGES, /* what all stages exchange */
-    STREAM_COPY,   /* between the host's mirror and the arena */
-    STREAM_LOAD,   /* of offloaded state, load_host and store_host: the bus takes both at a time */
+    STREAM_STAGES, /* exchanges of all stages */
+    STREAM_COPY,   /* copies between the host's mirror and the arena */
+    STREAM_LOAD,   /* load_host and store_host of offloaded state: the bus takes both directions at a time */
     STREAM_STORE,
-    STREAM_ASIDE, /* of the state, to be saved */
+    STREAM_ASIDE, /* copies of the state to be saved */
     STREAM_COUNT,
 } stream_kind;
 
 typedef struct streams {
     cudaStream_t of[STREAM_COUNT];
-    cudaEvent_t ready; /* of the compute stream, when a communication begins; recorded anew each time */
+    cudaEvent_t ready; /* recorded on compute when a communication begins, anew each time */
     cudaEvent_t copied, finished, aside;
     cudaEvent_t *done; /* [requests] of each asynchronous op */
     int requests;
@@ -36,7 +36,7 @@ typedef struct streams {
 
 void streams_open(streams *out, int requests);
 void streams_close(streams *s);
-/* A stream; what it is given from now on runs after all that compute has been given so far. */
+/* Returns a stream that waits for all of compute's work so far: later work on it runs after that. */
 cudaStream_t streams_after_compute(streams *s, stream_kind kind);
 /* The stream for the communication or copy `o`, which runs after all that compute has been given so far. */
 cudaStream_t streams_start(streams *s, const op *o);

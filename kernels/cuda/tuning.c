@@ -77,7 +77,7 @@ static char *random_numbers(dtype type)
     return made;
 }
 
-/* A first piece of random numbers from the host, then doubled on the device; what is given is copied whole. */
+/* Fills an operand: random numbers come from the host and are doubled on the device; given values are copied whole. */
 static void fill(const tuning_operand *o, const void *plan, cudaStream_t stream)
 {
     AUTO_FREE char *numbers = o->give ? must_alloc((unsigned long)o->bytes) : random_numbers(o->type);

@@ -1,9 +1,9 @@
 /* Computations for which the device has several candidates: products by cuBLASLt's algorithms, attention by cuDNN's.
  *
- * Whoever prepares an op adds an item for each plan with more than one candidate, and uses candidate 0, the best guess,
- * until `take` tells it otherwise. An item's key says all that the speed depends on and no address, so that it holds
- * for other ranks and other runs; the device's name is appended here. Every candidate must give the same bits each time
- * it runs. Items live until tuning_close; the plans are their owners'. (device_choices)
+ * The code that prepares an op adds an item for each plan with more than one candidate, and uses candidate 0, the best
+ * guess, until `take` tells it otherwise. An item's key holds all that the speed depends on and no address, so that it
+ * holds for other ranks and other runs; the device's name is appended here. Every candidate must give the same bits
+ * each time it runs. Items live until tuning_close; the plans are their owners'. (device_choices)
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 typedef struct tuning_operand {
     void *at; /* device address; NULL: absent */
     int64_t bytes;
-    dtype type;                                               /* fp32, bf16, fp16; of what is given, any */
+    dtype type;                                               /* fp32, bf16, fp16; any if values are given */
     void (*give)(void *out, int64_t bytes, const void *plan); /* NULL: random numbers */
 } tuning_operand;
 
@@ -44,7 +44,7 @@ void tuning_close(tuning *t);
 /* Adds a copy of `item`. One plan a key. */
 void tuning_add(tuning *t, const tuning_item *item);
 
-/* The device_interface's three. `find` with timing overwrites the operands and what the candidates write. */
+/* Implement the device_interface's three. `find` with timing overwrites the operands and the candidates' outputs. */
 const char *tuning_wanted(const tuning *t, int i);
 status tuning_find(tuning *t, device_choice *choices, int count, bool timing, cudaStream_t stream);
 status tuning_choose(tuning *t, const device_choice *choice);

@@ -1,8 +1,8 @@
 /* The rules of the optimizer's update, each over a list of tensors in one launch, and each byte read and written once;
- * and what Muon does to its small square matrices. What differs from step to step is read from device memory.
+ * and Muon's ops on its small square matrices. Kernels read the scalars of a step from device memory.
  *
  * A rule is a type: how many states it has, whether it reads what it writes first (the master), whether rows may have
- * factors of their own, and what it does to one element. The formulas are those of kernels/table/ops.def.
+ * factors of their own, and its formula for one element, as in kernels/table/ops.def.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -17,7 +17,7 @@ struct update_list {
     int32_t count;
 };
 
-/* What is the same for all elements of a segment; each rule fills in what it reads. */
+/* Factors that all elements of a segment share; each rule fills in those it reads. */
 struct update_factors {
     float gradient;     /* factor on the gradient; 0 where the step is skipped */
     float beta1, beta2; /* what the means keep of themselves */
@@ -192,7 +192,7 @@ DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_
         store((T *)s.weight + i, master);
 }
 
-/* A skipped step changes nothing; an output that is only written becomes 0. */
+/* A skipped step leaves everything as it is, but sets an output that is only written to 0. */
 template <typename Rule, int W> DEVICE void skip_some(const launch_update_segment &s, int64_t i)
 {
     float nothing[W] = {};

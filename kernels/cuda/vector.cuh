@@ -1,4 +1,4 @@
-/* What most kernels share: element types as floats, 16-byte accesses, reductions over a warp and over a block.
+/* Helpers of most kernels: element types as floats, 16-byte accesses, reductions over a warp and over a block.
  *
  * A kernel is a template over the element type T and the elements V of one access: 16 bytes where sizes, pitches and
  * addresses allow it (`vectors`), else 1. All sums are fp32 in an order that sizes alone decide.
@@ -107,8 +107,8 @@ template <int V, typename T> DEVICE void store(T *to, const float (&from)[V])
 /* A row of floats that a block keeps, of which each thread has V at every `column` it visits, a multiple of V: in
  * shared memory if HELD, else in device memory, which the compiler must know to use its own instructions for either. In
  * shared memory eight lanes' pieces of 16 bytes go at once: where a thread has two of them, they change places in every
- * other group of four threads, so that eight lanes have eight different places of four banks. Nobody but these two
- * functions knows the order. */
+ * other group of four threads, so that eight lanes have eight different places of four banks. Only these two functions
+ * know the order. */
 template <bool HELD, int V> DEVICE int piece_at(int64_t column, int piece)
 {
     return HELD && V == 8 ? piece ^ (int)(column >> 3 & 4) : piece;
@@ -137,7 +137,7 @@ template <bool HELD, int V> DEVICE void store_kept(float *row, int64_t column, c
     }
 }
 
-/* of floats or doubles */
+/* Sums floats or doubles over a warp. */
 template <typename T> DEVICE T warp_sum(T x)
 {
     UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) x += warp_xor(x, mask);

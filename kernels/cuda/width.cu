@@ -8,7 +8,7 @@
 
 static constexpr int MOST_THREADS = 512, GRAD_THREADS = 256, ROWS_A_BLOCK = 8, MOST_BLOCKS = 384;
 
-/* What a kernel is told of q, or of k: y is written, dx where there is dy. */
+/* A kernel's operands of q, or of k: y is written, dx where there is dy. */
 template <typename T> struct side {
     T *y;
     const T *dy, *x, *w;
@@ -67,8 +67,8 @@ template <typename T, int V> KERNEL(MOST_THREADS, 2) normalise(side<T> q, side<T
     }
 }
 
-/* dots[token] = sum dy (w + offset) n, n = x rstd; partials[block, columns]: sums of dy n over the block's rows, those
- * of all blocks for q before those for k; dynamic shared memory: a row of floats if HELD. */
+/* dots[token] = sum dy (w + offset) n, n = x rstd; partials[block, columns]: sums of dy n over the block's rows, all
+ * blocks' of q before all of k; dynamic shared memory: a row of floats if HELD. */
 template <typename T, int V, bool HELD>
 KERNEL(GRAD_THREADS, 3)
 sum_products(side<T> q, side<T> k, sums_of_rows squares, sums_of_rows dots, float *partials, int64_t tokens, norm_of n)
@@ -128,7 +128,7 @@ slope(side<T> q, side<T> k, sums_of_rows squares, sums_of_rows dots, norm_of n)
     }
 }
 
-/* An op's operands of q and k, [0] and [1] of each array; what it has none of is all zero. */
+/* An op's operands of q and k, [0] and [1] of each array; absent ones are all zero. */
 struct width_operands {
     const op *o;
     const run_context *r;

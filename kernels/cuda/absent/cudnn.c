@@ -1,4 +1,4 @@
-/* In place of ../cudnn*.c where this build found no headers of cuDNN: attention goes by our own kernels. */
+/* Replaces ../cudnn*.c in a build without cuDNN's headers: our own kernels compute attention. */
 #include "kernels/cuda/cudnn.h"
 
 #include <stdio.h>

@@ -394,7 +394,7 @@ double comm_all_max(comm_group *g, double mine)
     AUTO_FREE double *all = must_alloc((unsigned long)g->count * sizeof *all);
     comm_all_gather_bytes(g, all, &mine, sizeof mine);
     for (int i = 0; i < g->count; i++)
-        mine = fmax(mine, all[i]); /* passes over what is not a number */
+        mine = fmax(mine, all[i]); /* ignores NaN */
     return mine;
 }
 

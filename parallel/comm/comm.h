@@ -1,8 +1,8 @@
-/* Communication between the ranks of one job: what an op of a program calls, and what start-up needs.
+/* Communication between the ranks of one job, for the ops of a program and for start-up.
  *
  * A `comm` is this process's view of the job; a `comm_group` an ascending list of ranks that communicate among
  * themselves, one for each axis of the grid and for the composite groups. Both are opaque and owned by the caller that
- * opened them. A call describes one operation; starting it never blocks on a peer and allocates nothing that grows with
+ * opened them. A call describes one operation; starting it never blocks on a peer, and its allocations do not grow with
  * the message: buffers and scratch are the caller's, untouched by anybody else from comm_start until comm_wait has
  * returned. Several requests may be in flight; on every group the collectives are started in the same order by all its
  * members, and the sends from a to b in the order in which b starts the receives.
@@ -51,14 +51,14 @@ typedef struct comm_group_options {
     const struct comm_backend *backend; /* a device's (device_interface.communication), or NULL: the job's own */
     comm_use use;
     comm_group
-        *like; /* an open group of the same members whose use includes this one's: it shares its connections; or NULL */
+        *like; /* an open group of the same members, its `use` including this one's, to share connections; or NULL */
 } comm_group_options;
 
 /* The same on a device's backend: operands are device addresses, and a call's `stream` says where it is put; it counts
  * as complete, for comm_wait, as soon as it is enqueued. */
 status comm_group_open_on(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o);
-/* Has the group failed between calls (a peer died, a link broke)? Then it is given up, and this says why. `*heard`:
- * what failed is not this rank, as far as the backend knows; it has heard of it. */
+/* Fails if the group has failed between calls (a peer died, a link broke): then it is given up. `*heard`: as far as the
+ * backend knows, another rank failed, not this one. */
 status comm_group_poll(bool *heard, comm_group *g);
 void comm_group_close(comm_group *g);
 AUTO_CLOSES(comm_group, comm_group_close)
@@ -73,18 +73,18 @@ void comm_start(comm_request *out, const comm_call *call);
 void comm_wait(comm_request *r);
 /* start and wait */
 void comm_run(const comm_call *call);
-/* Move what can be moved, without waiting: the executor calls this between ops. */
+/* Moves messages on without waiting: the executor calls this between ops. */
 void comm_progress(comm *c);
 /* Have a thread of this process do so, too, until the next call says false or the comm is closed. */
 status comm_progress_thread(comm *c, bool on);
 
 /* ---- end to end ---- */
 
-/* From now on sums are kept of all messages, as they are sent and as they have arrived: by the backend of the job, not
- * by a device's. All ranks say so at the same time, while no message is under way; again, to begin anew. */
+/* Begins sums of all messages, as they are sent and as they arrive: by the backend of the job, not by a device's. All
+ * ranks call this at the same time, while no message is under way; again, to begin anew. */
 void comm_check(comm *c);
-/* Of this rank, since then. Over all ranks, while no message is under way, the sums of what was sent and of what
- * arrived are equal; and of what rank i sent to rank j and j received from i. 0 where nobody checks. */
+/* This rank's sums since then; 0 without comm_check. Over all ranks, while no message is under way, the sums of sent
+ * and of arrived messages are equal; so are the sums of rank i's messages to rank j at both ends. */
 typedef struct comm_sums {
     uint64_t sent, received;
 } comm_sums;

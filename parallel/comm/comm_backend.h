@@ -1,5 +1,4 @@
-/* What a communication backend is: a small table of functions that implements comm.h. Only comm.c and the backends see
- * it.
+/* A communication backend: a small table of functions that implements comm.h. Only comm.c and the backends see it.
  *
  * `self` serves a process alone and every group of one; `mpi` is comm_mpi.c; a device backend (NCCL) lives in its own
  * shared object, fills in the same table, opens its groups through the MPI group's blocking helpers, and ignores
@@ -23,8 +22,7 @@ typedef struct comm_backend {
     void (*progress)(comm *c);
     status (*progress_thread)(comm *c, bool on);
     status (*poll)(bool *heard, comm_group *g); /* NULL: fails only within a call */
-    /* For a self-check: its library's version in words, and whether that is new enough. NULL: there is no library to
-     * ask. */
+    /* The library's version in words, for a self-check; fails if too old. NULL: there is no library. */
     status (*version)(char *out, int bytes);
 } comm_backend;
 
@@ -35,8 +33,8 @@ struct comm {
     int groups; /* open, the world's not counted */
     comm_group *world;
     _Atomic int waiting_for;           /* world rank, or -1 */
-    bool checks;                       /* sums are kept of what is sent and received; by `mpi` */
-    uint64_t sent, received;           /* of all messages so far */
+    bool checks;                       /* true: sums of messages are kept; by `mpi` */
+    uint64_t sent, received;           /* sums of all messages so far */
     uint64_t *sent_to, *received_from; /* [ranks] */
     double waited;                     /* seconds within comm_wait, so far */
 };

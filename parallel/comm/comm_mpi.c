@@ -16,8 +16,8 @@
 #include "parallel/comm/comm_shape.h"
 #include "parallel/comm/flight.h"
 
-/* Requests of one flight and direction. A single-copy shared memory lets the receiver fetch what the sender has posted,
- * without the sender's help: so much is posted at once, and a sender that computes holds nobody up. */
+/* Requests of one flight and direction. Single-copy shared memory lets the receiver fetch posted segments without the
+ * sender's help: many are posted at once, so that a sender that computes delays no receiver. */
 enum { REQUESTS = 256, DEPTH_MOST = 64 };
 
 /* Empty polls before a waiting rank gives up its core. */
@@ -123,8 +123,8 @@ static void post_segment(const flight *f, const lane *l, int index, int64_t byte
         MPI_MUST(MPI_Irecv(segment_at(l, &m->cut, index), (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
 }
 
-/* What a message holds, added to this rank's sums: as it is handed over, or when it has arrived. Both ends call it the
- * same segment of the same operation. */
+/* Adds a message's bits to this rank's sums: when it is handed over, or when it has arrived. Both ends call it the same
+ * segment of the same operation. */
 static void count_message(const flight *f, const lane *l, int index, int64_t bytes)
 {
     comm *c = f->group->owner;
@@ -205,7 +205,7 @@ static void sum_segment(flight *f)
     f->summed++;
 }
 
-/* Moves what can be moved; true if anything did. f->complete says whether that was all. */
+/* Advances the flight without waiting; true if it moved. f->complete: all has moved. */
 static bool flight_advance(flight *f)
 {
     int finished;
@@ -220,7 +220,7 @@ static bool flight_advance(flight *f)
         if (ready <= f->summed)
             break;
         sum_segment(f);
-        for (int i = 0; i < f->lanes_used; i++) /* before the next sum: the peers are waiting for it */
+        for (int i = 0; i < f->lanes_used; i++) /* sends precede the next sum: the peers wait for them */
             post(f, &f->lanes[i]);
     }
     f->complete = f->summed == f->segments;
@@ -282,7 +282,7 @@ static flight *make(const comm_group *g)
     return f;
 }
 
-/* After the first steps of a run every flight that is needed exists. */
+/* Reuses an idle flight, or makes one: only a run's first steps need new ones. */
 static flight *flight_open(const comm_call *call)
 {
     flight_group *m = call->group->state;
@@ -308,8 +308,7 @@ static void flight_close(flight *f)
     m->idle = f;
 }
 
-/* The world rank whose message is missing, or -1: a receive's rather than a send's, which may only wait for its
- * turn. */
+/* The world rank of a missing message, or -1: a receive's rather than a send's, which may only wait for its turn. */
 static int flight_waits_for(const flight *f)
 {
     int peer = -1;
@@ -340,7 +339,7 @@ static bool advance_all(mpi_job *job)
     return moved;
 }
 
-/* With the lock held. */
+/* Needs the lock. */
 static void wake_thread(mpi_job *job)
 {
     if (job->thread_runs && job->active && !job->waiting)
@@ -355,7 +354,7 @@ static void mpi_start(comm_request *out, const comm_call *call)
     flight_advance(f);
     out->flight = f;
     if (!f->complete) {
-        flight **last = &job->active; /* in order of launch, which is the order in which the peers need them */
+        flight **last = &job->active; /* keeps the order of launch: the peers need them in it */
         while (*last)
             last = &(*last)->next;
         f->next = NULL;
@@ -365,7 +364,7 @@ static void mpi_start(comm_request *out, const comm_call *call)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* With the lock held: whether the request has ended; if so its flight goes back to the group. */
+/* Needs the lock. True if the request has ended; its flight goes back to the group. */
 static bool collect(comm_request *r)
 {
     flight *f = r->flight;

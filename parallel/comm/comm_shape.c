@@ -70,7 +70,7 @@ int64_t comm_scratch_bytes(const comm_shape *shape)
     return (shape->members - 1) * (part < ring ? (part + 63) / 64 * 64 : ring);
 }
 
-/* What one member sends: so many messages and bytes of each kind, accumulated. */
+/* Counts the bytes and messages that one member sends. */
 typedef struct traffic {
     int64_t bytes, messages, segment;
 } traffic;
@@ -116,7 +116,7 @@ static void add_nothing(traffic *t, const comm_shape *shape)
     (void)shape;
 }
 
-/* What a member sends of each operation. */
+/* Add a member's messages of each kind of operation. */
 static void (*const add_of[COMM_KINDS])(traffic *t, const comm_shape *shape) = {
     [COMM_ALL_REDUCE] = add_all_reduce,
     [COMM_ALL_GATHER] = add_own_part_to_others,
@@ -160,7 +160,7 @@ comm_use comm_use_of_both(const comm_use *a, const comm_use *b)
 /* Elements summed at a time: the accumulators stay in the first-level cache, and `out` may be one of the inputs. */
 enum { TILE = 1024 };
 
-/* The types whose own arithmetic is the accumulator's. Unsigned, because signed overflow is undefined. */
+/* Types that accumulate in their own arithmetic. Unsigned, because signed overflow is undefined. */
 #define DIRECT(name, T)                                                                                                \
     static void name(void *out, const void *const *in, int arrays, int64_t first, int64_t count)                       \
     {                                                                                                                  \

@@ -1,5 +1,5 @@
-/* One operation of communication: what a call of it says, and its arithmetic (parts, segments, the broadcast tree, what
- * is sent), which needs no job: the backends send by it, and the planner predicts by it. Nothing here is owned.
+/* One operation of communication: its call, and its arithmetic (parts, segments, the broadcast tree, bytes sent), which
+ * needs no job: the backends send by it, and the planner predicts by it. Structs own no memory.
  */
 #pragma once
 
@@ -15,7 +15,7 @@ typedef enum comm_kind {
     COMM_ALL_REDUCE,     /* receive[count] = sum over members of send[count] */
     COMM_ALL_GATHER,     /* receive[count] = the members' parts, in order; send = this member's part */
     COMM_REDUCE_SCATTER, /* receive = this member's part of the sum of send[count] */
-    COMM_ALL_TO_ALL,     /* receive[members][own part] = what each member has in send[count] for this one, in order */
+    COMM_ALL_TO_ALL,     /* receive[members][own part] = this member's part of each member's send[count], in order */
     /* receive[count] = the root's send[count]; `peer` is the root; at the root send may equal receive */
     COMM_BROADCAST,
     COMM_SEND,    /* send[count] to `peer` */
@@ -33,15 +33,15 @@ typedef struct comm_piece {
     const int64_t *counts; /* [members] or NULL */
 } comm_piece;
 
-enum { COMM_PIECES = 128 }; /* at most, together */
+enum { COMM_PIECES = 128 }; /* most pieces of a call */
 
 /* `count` is the whole tensor's number of elements. Parts: member i owns counts[i] elements (they sum to count), in
  * order; NULL divides evenly, the first count % n members getting one element more (comm_part). In place means:
  * all-reduce and broadcast send == receive; all-gather send == receive + own offset; reduce-scatter receive == send +
  * own offset. Other overlap is a mistake. Reductions take fp32, bf16, fp16, fp64, int32 and int64; everything else
  * takes every type (uint8 for bytes). An all-reduce or reduce-scatter may be of several tensors of one type: `pieces`
- * then has them, count and counts are the sums over the pieces, send and receive NULL. What goes from one member to
- * another travels as if it were one tensor's. */
+ * then has them, count and counts are the sums over the pieces, send and receive NULL. The pieces' parts travel from
+ * member to member as if they were one tensor's. */
 typedef struct comm_call {
     comm_kind kind;
     comm_group *group;
@@ -56,16 +56,16 @@ typedef struct comm_call {
     const comm_piece *pieces; /* [piece_count]; must live as long as counts; NULL: one tensor */
     int piece_count;
     void *scratch; /* comm_scratch_bytes() bytes, 64-byte aligned; NULL where that is 0 */
-    void *stream;  /* of a device backend; NULL on the host */
+    void *stream;  /* a device backend's; NULL on the host */
 } comm_call;
 
-/* Caller-owned, of fixed size, may not move while the operation is in flight. Zero bytes mean: nothing in flight. */
+/* Caller-owned, of fixed size, may not move while its operation is in flight. All zero: no operation. */
 typedef struct comm_request {
     comm_group *group;
     void *flight; /* the backend's record */
 } comm_request;
 
-/* ---- arithmetic of an operation, without a job: what the planner uses ---- */
+/* ---- arithmetic of an operation, without a job: the planner uses it ------ */
 
 /* Who makes the call, as far as sizes go: `members` in the group, the caller's index `me`. */
 typedef struct comm_shape {
@@ -81,7 +81,7 @@ typedef struct comm_shape {
 /* offset and count of a member's part */
 void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int member);
 void comm_piece_part(int64_t *offset, int64_t *count, const comm_piece *piece, int members, int member);
-int64_t comm_scratch_bytes(const comm_shape *shape);     /* of the host backends */
+int64_t comm_scratch_bytes(const comm_shape *shape);     /* the host backends' */
 int64_t comm_expected_bytes(const comm_shape *shape);    /* this member sends */
 int64_t comm_expected_messages(const comm_shape *shape); /* this member sends */
 
@@ -97,7 +97,7 @@ comm_cut comm_segments(int members);
  * how many; *parent is -1 at the root. */
 int comm_tree(int *children, int *parent, int members, int me, int root);
 
-/* What a group will be asked for by this member: a device's library prepares for that, and for no more. */
+/* The calls that this member will make on a group: a device's library prepares for these, and for no more. */
 typedef struct comm_use {
     unsigned kinds;             /* bit i: calls of comm_kind i */
     unsigned types[COMM_KINDS]; /* bit i: calls of that kind that carry dtype i */
@@ -105,7 +105,7 @@ typedef struct comm_use {
     bool varies;                /* sums may come in any order: a library chooses its algorithms by speed alone */
 } comm_use;
 
-/* What both ask for together. */
+/* The union of both. */
 comm_use comm_use_of_both(const comm_use *a, const comm_use *b);
 
 /* The sum of several arrays in their order, for reductions: ((a0 + a1) + a2) + ...

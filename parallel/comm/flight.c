@@ -1,4 +1,4 @@
-/* What each operation is made of: its lanes. comm_mpi.c moves them. */
+/* Builds each operation out of lanes. comm_mpi.c moves them. */
 #include "parallel/comm/flight.h"
 
 #include <string.h>
@@ -122,7 +122,7 @@ static void fly_all_reduce(flight *f, const comm_call *call, const comm_shape *s
             &(lane){.peer = (me + i) % n, .tag = tag + LANE_SHARE, .sends = true, .part = me, .memory = LANE_RESULT});
         l->gate = &f->summed;
     }
-    /* In place, member j's result lands where its contribution was sent from: not before that has left. */
+    /* Member j's result lands, in place, over its own contribution: only after that has left. */
     for (int i = 1; i < n; i++) {
         int j = (me + i) % n;
         lane *l =

@@ -1,16 +1,16 @@
-/* One operation in progress over MPI's point-to-point messages: what comm_mpi.c is made of, and nobody else sees.
+/* One operation in progress over MPI's point-to-point messages; only comm_mpi.c uses this.
  *
  * Every operation is a *flight* of *lanes*. A lane is the stream of segments between this member and one peer in one
  * direction; it posts a segment when it has a request free and its gate is open, where the gate is the count of some
- * other lane (a broadcast passes on what has arrived) or of the segments summed so far (an all-reduce hands round its
- * part while it still receives contributions). A reduction goes straight to the owners: every member sends part j to
- * member j, which sums the contributions in rank order. So does an all-gather. Each byte crosses once, which is the
- * minimum.
+ * other lane (a broadcast passes on the segments that have arrived) or of the segments summed so far (an all-reduce
+ * hands round its part while it still receives contributions). A reduction goes straight to the owners: every member
+ * sends part j to member j, which sums the contributions in rank order. So does an all-gather. Each byte crosses once,
+ * which is the minimum.
  *
  * An operation of several pieces is flown like one of a tensor that has each member's parts of the pieces end to end: a
  * segment gathers from them, or is summed over them, as far as they reach.
  *
- * A group owns its flights: those that have ended serve its next operations. The caller holds the lock under which MPI
+ * A group owns its flights and reuses finished ones for its next operations. The caller holds the lock under which MPI
  * is entered.
  */
 #pragma once
@@ -19,7 +19,7 @@
 
 #include "parallel/comm/comm_backend.h"
 
-/* Where a member's part of a tensor is: in what is sent, in the whole result, or in a result that is the part alone. */
+/* The memory of a member's part: in the send buffer, in the whole result, or in a result that is the part alone. */
 typedef enum lane_memory { LANE_SENT, LANE_RESULT, LANE_OWN_RESULT } lane_memory;
 
 typedef struct lane {
@@ -36,16 +36,16 @@ typedef struct lane {
 } lane;
 
 typedef struct flight {
-    struct flight *next; /* in the list of active or free flights */
+    struct flight *next; /* next in the list of active or free flights */
     comm_group *group;
-    const comm_call *call; /* with pieces; else NULL */
+    const comm_call *call; /* only with pieces; else NULL */
     dtype type;
     int lanes_used;
-    int contributions; /* so many lanes at the beginning bring contributions to this member's part */
+    int contributions; /* the first `contributions` lanes bring contributions to this member's part */
     int segments, summed;
     const char *own; /* this member's contribution; of pieces, NULL */
     char *sum;
-    lane_memory sum_memory; /* of pieces */
+    lane_memory sum_memory; /* set with pieces */
     int64_t sum_bytes;
     bool complete;
     lane *lanes;           /* [4 members] */
@@ -64,5 +64,5 @@ typedef struct flight_group {
     flight *idle;
 } flight_group;
 
-/* Fills in the lanes of a call, none of whose bytes has moved yet. */
+/* Fills in the lanes of a call; no byte has moved yet. */
 void flight_prepare(flight *f, const comm_call *call);

@@ -160,7 +160,7 @@ axis_group grid_group(const grid *g, axis a)
     if (out.ranks <= 1)
         return out;
     out.slots = axis_slots(a);
-    for (int i = 0; i < GRID_AXES; i++) /* a coordinate of one rank divides nothing */
+    for (int i = 0; i < GRID_AXES; i++) /* a coordinate of one rank does not divide */
         if (g->size[i] == 1)
             out.slots &= ~(1u << i);
     return out;
@@ -189,7 +189,7 @@ int grid_members(int *list, const grid *g, axis a)
 int grid_span(const grid *g, axis a)
 {
     int span = 1, all = 1;
-    bool apart = false, neighbours = true; /* ranks whose numbers along the axis are neighbours */
+    bool apart = false, neighbours = true; /* neighbours along the axis are consecutive ranks */
     for (int i = 0; i < GRID_AXES; i++) {
         all *= g->size[i];
         if (axis_spans(a, i)) {

@@ -26,13 +26,13 @@ typedef struct grid {
     int ranks, rank;
     int size[GRID_AXES];
     int at[GRID_AXES];     /* this rank's coordinates */
-    int block[AXIS_COUNT]; /* of an axis made of blocks: ranks in each, which divide all; from 1 */
+    int block[AXIS_COUNT]; /* ranks in each block of an axis made of blocks, which divide all; from 1 */
 } grid;
 
 /* Sizes by coordinate, where they are written out. */
 #define GRID_SIZES(...) ((const int[GRID_AXES]){__VA_ARGS__})
 
-/* Of the sizes that of the data axis may be 0: whatever is left of the ranks. */
+/* Makes a grid; the data axis may have size 0: all remaining ranks. */
 status grid_make(grid *out, int ranks, int rank, const int size[GRID_AXES]);
 /* One rank along each coordinate. */
 void grid_single(int size[GRID_AXES]);

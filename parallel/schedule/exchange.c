@@ -2,7 +2,7 @@
 
 #include "memory/log.h"
 
-/* A chunk by what it is for. */
+/* The role of a chunk. */
 typedef enum role { FIRST_LAYERS, LAST_LAYERS, HEAD, EMBEDDING } role;
 
 typedef struct side {
@@ -12,7 +12,7 @@ typedef struct side {
 
 static const struct {
     const char *name;
-    side makes, takes; /* of a meeting */
+    side makes, takes; /* a meeting's */
 } kinds[EXCHANGES] = {
     [EXCHANGE_ACTIVATION] = {.name = "activation"},
     [EXCHANGE_COTANGENT] = {.name = "cotangent"},

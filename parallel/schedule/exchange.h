@@ -1,4 +1,4 @@
-/* What one action makes for another: which chunks' results an action takes, and who takes part in bringing them.
+/* Data flow between actions: the chunks that feed an action, and the stages that take part.
  *
  * Between neighbouring chunks of layers there are messages: activations down the model, cotangents back. Where the
  * vocabulary is divided over the stages (schedule.shared), every stage has a part of the head and of the embedding, and
@@ -7,21 +7,21 @@
  * embedding likewise).
  *
  * Where the chunk with the last layers reads the embedding of the next tokens (schedule.next_tokens), that comes in the
- * same meeting, and its cotangent goes back in the same one: what a chunk on another stage takes or makes of them is a
- * second part of its action. It decides no order, since the first layers' forward comes before the last layers', and
- * their backward after it. exchange_taken(), exchange_made() and exchange_makers_of() leave it out; exchange_maker()
- * and exchange_taker() say it.
+ * same meeting, and its cotangent goes back in the same one: a chunk on another stage takes or makes them in a second
+ * part of its action. It decides no order, since the first layers' forward comes before the last layers', and their
+ * backward after it. exchange_taken(), exchange_made() and exchange_makers_of() leave it out; exchange_maker() and
+ * exchange_taker() say it.
  */
 #pragma once
 
 #include "parallel/schedule/schedule.h"
 
 typedef enum exchange_kind {
-    EXCHANGE_ACTIVATION, /* to the next chunk of layers */
-    EXCHANGE_COTANGENT,  /* to the previous one */
+    EXCHANGE_ACTIVATION, /* goes to the next chunk of layers */
+    EXCHANGE_COTANGENT,  /* goes to the previous one */
     EXCHANGE_EMBEDDING,  /* parts of every stage, summed onto the first */
-    EXCHANGE_HIDDEN,     /* of the stage with the last layer, to all */
-    EXCHANGE_STATISTICS, /* of every stage's logits, to all */
+    EXCHANGE_HIDDEN,     /* the last layer's output, to all stages */
+    EXCHANGE_STATISTICS, /* every stage's logits' statistics, to all */
     EXCHANGE_HIDDEN_COTANGENT,
     EXCHANGE_EMBEDDING_COTANGENT,
     EXCHANGES
@@ -36,12 +36,11 @@ static inline bool exchange_meets(int kind)
     return kind > EXCHANGE_COTANGENT;
 }
 
-/* What an action takes, or makes; -1: nothing of others, or for others. Also between chunks of one stage. */
+/* The kind of exchange that an action takes, or makes; -1: none. Also between chunks of one stage. */
 int exchange_taken(const schedule *s, int stage, action a);
 int exchange_made(const schedule *s, int stage, action a);
 
-/* Whose results make up what an action takes: forwards (or else backwards) of the global chunks [first, first +
- * count). */
+/* The chunks that make an action's input: forwards (or else backwards) of the global chunks [first, first + count). */
 typedef struct exchange_makers {
     int first, count;
     bool forward;
@@ -49,7 +48,7 @@ typedef struct exchange_makers {
 
 exchange_makers exchange_makers_of(const schedule *s, int stage, action a);
 
-/* Of a meeting: the chunk of this stage (a global number) whose action makes a part of it, and that whose action takes
- * it; -1: none of this stage does. */
+/* The chunk of this stage (a global number) with the action that makes a part of a meeting, and the one with the action
+ * that takes it; -1: none of this stage. */
 int exchange_maker(bool *forward, const schedule *s, int kind, int stage);
 int exchange_taker(bool *forward, const schedule *s, int kind, int stage);

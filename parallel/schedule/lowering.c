@@ -1,4 +1,4 @@
-/* Messages in one global order, then each stage's list: what lowering.h promises. */
+/* Puts messages in one global order, then makes each stage's list, as lowering.h promises. */
 #include "parallel/schedule/lowering.h"
 
 #include <stdlib.h>
@@ -8,9 +8,9 @@
 
 typedef struct message {
     double made;  /* end of the action that makes it, or the last part of it */
-    int from, to; /* stages; of a meeting: whose part was the last, and -1 */
+    int from, to; /* stages; meeting: the stage with the last part, and -1 */
     int microbatch;
-    int maker, taker; /* of a message between two stages: positions in their lists of actions */
+    int maker, taker; /* positions in the two stages' lists of actions, for a message between them */
     uint8_t payload;
 } message;
 
@@ -19,7 +19,7 @@ typedef struct launch {
     const message *message;
     int maker, taker; /* positions in the stage's list of actions; -1: none of its actions */
     int gap;
-    int wait_at; /* of one without a taker: number of the launch before which it is waited for; -1: at the end */
+    int wait_at; /* number of the launch before which it is waited for, if it has no taker; -1: at the end */
 } launch;
 
 static const char *const kind_names[LOWERING_KINDS] = {"compute", "receive", "send", "meeting", "wait"};
@@ -121,7 +121,7 @@ static int action_at(const simulation *timing, int stage, double time)
     return below;
 }
 
-/* Between which actions each launch is. A send follows the action that makes its message at once; a receive comes
+/* Places each launch between actions. A send follows the action that makes its message at once; a receive comes
  * `lookahead` actions before its message, moved so that the launch order is kept; a meeting likewise, but after the
  * stage's own part of it. */
 static void place_launches(launch *launches, int n, const simulation *timing, int stage, int lookahead)
@@ -145,8 +145,8 @@ static void place_launches(launch *launches, int n, const simulation *timing, in
     }
 }
 
-/* What no action takes here is waited for before what is `under_way` later on its channel: to another stage, or of its
- * meeting's kind. */
+/* Places the wait for a launch that no action takes here: before the launch `under_way` later on its channel, which is
+ * that to another stage, or that of its meeting's kind. */
 static void place_waits(launch *launches, int n, int stages, int under_way)
 {
     int channels = stages + EXCHANGES;

@@ -1,5 +1,5 @@
-/* A schedule turned into what each rank does: launch a receive, wait, compute, launch a send, or its part of what all
- * stages exchange (exchange.h).
+/* A schedule turned into each rank's steps: launch a receive, wait, compute, launch a send, or its part of an exchange
+ * of all stages (exchange.h).
  *
  * Between two ranks there is one channel in each direction, and its messages match in order: no tags. All launches of
  * a rank are in one total order, in which it must perform them. The caller owns the lowering and frees it with
@@ -10,12 +10,12 @@
  * that makes them in a simulation of the schedule, and each rank launches its messages in that order. An action waits
  * only for messages made before it began, so those come before any message it makes. Take the first message of the
  * global order that has not passed: all before it have, so the action that makes it has run, nothing comes before it in
- * either queue, and whatever its receiver does before launching the receive waits only for messages before it. So it
+ * either queue, and all steps of its receiver before launching the receive wait only for messages before it. So it
  * passes. Waiting for a send just before a later send is launched delays only messages that are later in the order. A
  * meeting of all stages is a message that is made when the last part of it is: its launches follow the rank's own part.
  * The same holds where actions contain collectives that are in the same queue (tensor parallelism, reductions of
- * gradients): what is in front of an action was launched before it, so it is earlier in the order than what the action
- * makes, and has passed. lowering_check() proves the same by replay, without this argument.
+ * gradients): a collective in front of an action was launched before it, so it is earlier in the order than the
+ * action's messages, and has passed. lowering_check() proves the same by replay, without this argument.
  */
 #pragma once
 
@@ -35,11 +35,11 @@ typedef struct lowering_step {
     uint8_t kind;    /* lowering_kind */
     uint8_t payload; /* exchange_kind; of communication */
     int16_t peer;    /* the other stage of a message; -1 for compute and meetings */
-    /* Compute: what is done. Receive: what it is for. Send: what made it. Meeting: what takes it here, or else made its
-     * part. Wait: as its launch */
+    /* Compute: the action. Receive: its taker. Send: its maker. Meeting: its taker here, or else the maker of its part.
+     * Wait: as its launch */
     action action;
     int32_t launch; /* place in this stage's launch order; of a wait: of its launch; -1 for compute */
-    int32_t pair;   /* of a launch: the step that waits for it; of a wait: the step that launched it; -1 for compute */
+    int32_t pair;   /* launch: the step that waits for it; wait: the step that launched it; -1 for compute */
 } lowering_step;
 
 typedef struct lowering {
@@ -54,8 +54,8 @@ typedef struct lowering_options {
      * made (in the simulation), and this many actions earlier still, in case the run is not like the simulation. Each
      * costs a buffer held meanwhile. It moves only as far as the launch order demands. */
     int lookahead;
-    /* Sends in flight on one channel: a send is waited for just before that many sends later on its channel, or at the
-     * end of the list. At least 1. Likewise meetings of one kind that nothing takes here. */
+    /* Sends in flight on one channel: a send is waited for just before the send `sends_under_way` later on its channel,
+     * or at the end of the list. At least 1. Likewise meetings of one kind without a taker here. */
     int sends_under_way;
 } lowering_options;
 
@@ -76,10 +76,10 @@ const char *lowering_kind_name(int kind);
  * The replay is the strictest reading of communication: each rank's is one serial queue in launch order, a message
  * passes only when its send heads the sender's queue while its receive heads the receiver's (rendezvous), a meeting
  * when it heads the queues of all stages, and every action has collectives of its own in the same queue, among ranks
- * whose lists are the same: it ends only when all launched before it has passed. Anything that passes here also passes
- * where ranks buffer or overlap more, as NCCL does: there a communicator is such a queue, kernels of several
- * communicators are started (not ended) in launch order, or in a graph on older drivers ended in it. It knows nothing
- * of how the lists were made.
+ * with the same lists: it ends only when all launched before it has passed. Anything that passes here also passes where
+ * ranks buffer or overlap more, as NCCL does: there a communicator is such a queue, kernels of several communicators
+ * are started (not ended) in launch order, or in a graph on older drivers ended in it. It is independent of the making
+ * of the lists.
  */
 
 /* STATUS_OK if

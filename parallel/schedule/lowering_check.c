@@ -12,8 +12,8 @@ typedef struct rank {
     int step;          /* next to perform */
     int actions;       /* computed so far */
     int *queue;        /* steps of the launches, in order */
-    int launched;      /* in the queue so far */
-    int passed;        /* of those, completed (the queue is serial) */
+    int launched;      /* number of launches in the queue so far */
+    int passed;        /* number of them completed (the queue is serial) */
     unsigned *arrived; /* [actions of the schedule]: bit k, is its exchange of kind k here and waited for? */
 } rank;
 
@@ -46,14 +46,14 @@ static int other_chunk(const schedule *s, int stage, action a, bool sends)
     return kind < 0 || exchange_meets(kind) ? -1 : (a.kind == ACTION_FORWARD) == sends ? g + 1 : g - 1;
 }
 
-/* The stage whose message an action needs, or that needs its message; -1 if none. */
+/* Returns the stage that sends an action's message, or with `sends` the stage that receives it; -1 if none. */
 static int partner(const schedule *s, int stage, action a, bool sends)
 {
     int g = other_chunk(s, stage, a, sends);
     return g < 0 || schedule_stage_of(s, g) == stage ? -1 : schedule_stage_of(s, g);
 }
 
-/* Does the action need what comes from other stages? Kinds, bit by bit, of a message and of meetings. */
+/* Returns the kinds, bit by bit, of the message and the meetings from other stages that an action needs. */
 static unsigned needs_arrival(const schedule *s, int stage, action a)
 {
     unsigned kinds = partner(s, stage, a, false) >= 0 ? 1u << exchange_taken(s, stage, a) : 0;
@@ -202,7 +202,7 @@ static status launch(const replay *x, rank *r, int stage)
     return STATUS_OK;
 }
 
-/* A wait whose communication has completed. */
+/* Finishes a wait: its communication has completed. */
 static status finish_wait(const replay *x, rank *r, int stage)
 {
     const lowering_step *step = &r->steps[r->step];

@@ -1,4 +1,4 @@
-/* Dynamic programming over (layers left, chunks left): what partition.h promises. */
+/* Partitions by dynamic programming over (layers left, chunks left), as partition.h promises. */
 #include "parallel/schedule/partition.h"
 
 #include <math.h>

@@ -8,13 +8,13 @@
 
 typedef struct partition_costs {
     const double *layers; /* [layers], in any unit; NULL: every layer costs 1 */
-    double first;         /* what the first chunk does in addition to its layers: the embedding, in the same unit */
-    double last;          /* what the last does: final norm, head and loss */
+    double first;         /* cost of the embedding, on the first chunk, in the same unit */
+    double last;          /* cost of final norm, head and loss, on the last */
 } partition_costs;
 
-/* `counts`: [chunks]. At least one layer a chunk. The division whose most expensive chunk is cheapest; among those the
- * one with the least sum of squares (even); among those the one that gives more layers to the earlier chunks. Exact. */
+/* Fills counts[chunks], at least one layer each: minimises the most expensive chunk exactly; then the sum of squares
+ * (even); then prefers more layers in the earlier chunks. */
 status partition_automatic(int *counts, const partition_costs *costs, int layers, int chunks);
 
-/* As given by parallel.layers_per_stage: checked to have `chunks` entries of at least 1 that sum to `layers`. */
+/* Takes parallel.layers_per_stage: checks that it has `chunks` entries of at least 1 that sum to `layers`. */
 status partition_given(int *counts, const int *given, int entries, int layers, int stages, int chunks_per_stage);

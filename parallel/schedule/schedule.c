@@ -1,4 +1,4 @@
-/* What every schedule has: its names, its memory. */
+/* Names and memory of every schedule. */
 #include "parallel/schedule/schedule.h"
 
 #include <stdio.h>

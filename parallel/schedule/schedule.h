@@ -44,14 +44,14 @@ static inline int chunk_map_stage(chunk_map m, int global)
 typedef enum action_kind {
     ACTION_FORWARD,
     ACTION_BACKWARD,        /* gradients of input and weights together */
-    ACTION_BACKWARD_INPUT,  /* the input's only: what the previous chunk waits for */
+    ACTION_BACKWARD_INPUT,  /* the input's only: the previous chunk waits for it */
     ACTION_BACKWARD_WEIGHT, /* the weights' only, any time after the input's */
     ACTION_KINDS
 } action_kind;
 
 typedef struct action {
     uint8_t kind;       /* action_kind */
-    int16_t chunk;      /* on this stage: 0 .. chunks-1 */
+    int16_t chunk;      /* index on this stage: 0 .. chunks-1 */
     int32_t microbatch; /* 0 .. microbatches-1 */
 } action;
 
@@ -64,7 +64,7 @@ typedef enum schedule_kind {
     SCHEDULE_ZB_V,        /* two chunks a stage, folded: no bubble in the memory of 1F1B where F = I = W */
     SCHEDULE_V_HALF,      /* folded, about half the memory (2405.15362) */
     SCHEDULE_V_MIN,       /* folded, about a third of it */
-    SCHEDULE_KINDS,       /* those that have a name and lists of their own */
+    SCHEDULE_KINDS,       /* the named kinds with lists of their own end here */
     SCHEDULE_AUTO = SCHEDULE_KINDS, /* found: schedule_search.h */
 } schedule_kind;
 
@@ -74,11 +74,11 @@ enum { SCHEDULE_HEAD, SCHEDULE_EMBEDDING, SCHEDULE_SHARED };
 
 typedef struct schedule {
     int stages;
-    int chunks; /* of layers, per stage: virtual stages */
+    int chunks; /* chunks of layers per stage: virtual stages */
     int shared; /* 0, or SCHEDULE_SHARED: chunks of each stage beside them */
     int microbatches;
     bool folded;
-    /* With `shared`: the chunk with the last layers reads an embedding, too, that of the next tokens. */
+    /* True if the chunk with the last layers reads an embedding, too, that of the next tokens (with `shared`). */
     bool next_tokens;
     schedule_kind kind;
     action **actions; /* [stages][counts[stage]] */
@@ -115,12 +115,12 @@ static inline int schedule_all_chunks(const schedule *s)
     return s->stages * (s->chunks + s->shared);
 }
 
-/* By kind, the word of configurations and messages: "gpipe", "1f1b", ... "auto"; NULL ends them. */
+/* The words of configurations and messages, by kind: "gpipe", "1f1b", ... "auto"; NULL ends them. */
 extern const char *const schedule_names[];
 const char *schedule_name(schedule_kind kind);
-/* The kind's name with so many chunks a stage: 1f1b with several is interleaved, and interleaved with one is 1f1b. */
+/* The kind's name with `chunks` chunks a stage: 1f1b with several is interleaved, and interleaved with one is 1f1b. */
 schedule_kind schedule_kind_of(schedule_kind kind, int chunks);
-/* What the kind is over so many stages: every schedule of one stage is the same list. */
+/* The kind that equals this one over `stages` stages: every schedule of one stage is the same list. */
 schedule_kind schedule_kind_over(schedule_kind kind, int stages);
 /* Is the backward pass two actions? */
 bool schedule_kind_splits(schedule_kind kind);
@@ -135,8 +135,8 @@ const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a);
 
 /* Is this a schedule that computes the right gradients and comes to an end?
  *
- * The check knows nothing of how the lists were made: it counts every action of every (stage, chunk, micro-batch), then
- * replays all stages against one another. A failure names stage, position and action.
+ * The check is independent of the making of the lists: it counts every action of every (stage, chunk, micro-batch),
+ * then replays all stages against one another. A failure names stage, position and action.
  */
 
 /* STATUS_OK if
@@ -144,6 +144,6 @@ const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a);
  *   one backward-weight (duplicates are refused, not merged);
  * - every stage reaches the end of its list: a forward waits for the forward of the previous global chunk, a backward
  *   for its own forward and the next global chunk's backward, a backward-weight for its own backward-input, and shared
- *   chunks for what all stages contribute (exchange.h);
+ *   chunks for all stages' contributions (exchange.h);
  * - forwards, backwards and weight gradients of one chunk come in ascending order of micro-batch. */
 status schedule_check(const schedule *s);

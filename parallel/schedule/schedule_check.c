@@ -121,7 +121,7 @@ static bool is_done(const checker *c, int global_chunk, int microbatch, unsigned
 
 enum { COTANGENT = 1u << ACTION_BACKWARD | 1u << ACTION_BACKWARD_INPUT };
 
-/* What never comes, by what it is. */
+/* Messages of a missing exchange, by kind. */
 static const char *const missing[EXCHANGES] = {
     [EXCHANGE_ACTIVATION] = "the previous chunk's forward never comes",
     [EXCHANGE_COTANGENT] = "the next chunk's backward never comes",
@@ -132,7 +132,7 @@ static const char *const missing[EXCHANGES] = {
     [EXCHANGE_EMBEDDING_COTANGENT] = "the first chunk's backward never comes",
 };
 
-/* What the stage's next action still waits for: NULL if nothing. */
+/* Says why the stage's next action must wait; NULL if it need not. */
 static const char *waits_for(const checker *c, int stage)
 {
     const schedule *s = c->s;

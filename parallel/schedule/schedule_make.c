@@ -12,13 +12,13 @@
 
 /* ---- weaving gradients of weights into an order ---- */
 
-/* Event by event: the stage whose next action begins first takes it. */
+/* Plays an order event by event: the stage with the earliest next action takes it. */
 
 /* Sums of the same numbers in another order. */
 static const double SAME = 1e-9;
 
 typedef struct stage_state {
-    int next;                 /* in the order */
+    int next;                 /* index in the order */
     int weights, weights_due; /* gradients of weights: done, and how many could be */
     double free_at, held, first;
     double begins; /* the action decided on; INFINITY: none yet */
@@ -174,7 +174,7 @@ enum { CHUNKS_MOST = 1024, ACTIONS_MOST = 1 << 28 };
 
 typedef struct shape {
     int stages, chunks, microbatches;
-    int rounds; /* of micro-batches through all chunks */
+    int rounds; /* passes of micro-batches through all chunks */
 } shape;
 
 /* Every forward before the first backward. */
@@ -200,7 +200,7 @@ static int warmup_longer(const shape *s, int stage)
     return warmup_alternating(s, stage) + s->stages - 1 - stage;
 }
 
-/* Micro-batches of a stage that fit into what a folded kind may hold: its memory. */
+/* The micro-batches of a stage that fit into a folded kind's memory. */
 static int hold_half(int stages)
 {
     return (stages + 2) / 2;
@@ -216,9 +216,9 @@ enum { BLOCKS = 4 };
 static const struct {
     int (*warmup)(const shape *s, int stage); /* forwards before the first alternation; NULL: folded */
     bool one_round;                           /* all micro-batches through a chunk before the next chunk */
-    int deferred;                             /* stage i lets so many times i weight gradients wait */
-    int (*holds)(int stages);                 /* of a folded kind made of repeated blocks */
-    schedule_block blocks[BLOCKS];            /* to be tried */
+    int deferred;                             /* stage i defers i times as many weight gradients */
+    int (*holds)(int stages);                 /* a folded kind's, made of repeated blocks */
+    schedule_block blocks[BLOCKS];            /* candidates to try */
 } kinds[SCHEDULE_KINDS] = {
     [SCHEDULE_GPIPE] = {.warmup = warmup_all, .one_round = true},
     [SCHEDULE_1F1B] = {.warmup = warmup_alternating},
@@ -334,7 +334,7 @@ typedef struct zb_v_stage {
     int done[ACTION_KINDS][2];
 } zb_v_stage;
 
-/* Micro-batches beyond those that there are take their place in the pattern, and are left out. */
+/* Micro-batches past the last take their place in the pattern, and are left out. */
 static void next(zb_v_stage *x, action_kind kind, int chunk)
 {
     int microbatch = x->done[kind][chunk]++;
@@ -350,7 +350,7 @@ static void next_backward(zb_v_stage *x, int chunk)
 
 /* 2401.10241, section 6, for stage i of p: fill the memory with the first chunk's forwards, ever more of them followed
  * by one of the second as those come back; then F I W of either chunk in turns; at the end the inputs' gradients first,
- * whose results others wait for. */
+ * because others wait for them. */
 static void fill_zb_v(schedule *out, int stage)
 {
     int p = out->stages, i = stage;
@@ -385,7 +385,7 @@ static void fill_zb_v(schedule *out, int stage)
             next(&x, ACTION_BACKWARD_WEIGHT, chunk);
 }
 
-enum { PATHS = 4 }; /* of a micro-batch over the stages: forward and back, input gradients forward and back */
+enum { PATHS = 4 }; /* a micro-batch's over the stages: forward and back, input gradients forward and back */
 static const struct {
     action_kind kind;
     int chunk;

@@ -4,8 +4,8 @@
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/simulate.h"
 
-/* In every schedule the micro-batches of one chunk go forward in ascending order, and backward in ascending order, so
- * that each parameter's gradient is accumulated in the same order whatever the schedule.
+/* Every schedule runs the micro-batches of one chunk forward in ascending order, and backward in ascending order, so
+ * that each parameter's gradient is accumulated in the same order under all schedules.
  *
  * With several chunks that are not folded, micro-batches travel in rounds: a round passes through all chunks before the
  * next one starts. There are max(1, floor(microbatches / stages)) rounds, of sizes that differ by at most one, the
@@ -18,30 +18,29 @@ status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, 
 
 /* Two orders to weave the gradients of weights into (weave()). `out` has room for them.
  *
- * So many forwards first on each stage, then an input gradient and a forward in turns. */
+ * warmup[stage] forwards first on each stage, then an input gradient and a forward in turns. */
 void schedule_make_warmed(schedule *out, const int *warmup);
 
 /* Folded: one micro-batch's four actions on every stage, repeated each SCHEDULE_MAKE_PERIOD units of time. */
 enum { SCHEDULE_MAKE_PERIOD = 6 }; /* two each of F, I and W, a unit long */
 typedef struct schedule_block {
     int step[4]; /* time from stage to stage: of the first chunk's forward, the second's, and their input gradients */
-    int turn[3]; /* from the end of one such path to the beginning of the next */
+    int turn[3]; /* time from the end of one such path to the beginning of the next */
 } schedule_block;
 /* False: two actions of a stage would be at the same time. */
 bool schedule_make_repeated(schedule *out, schedule_block block);
 
 /* The gradients of weights woven into an order of forwards and gradients of inputs.
  *
- * Nothing but memory waits for a weight's gradient, so it goes where its stage would be idle, or where its activations
- * are in the way of the next forward. Played event by event, with the costs, the messages and the memory that are
- * given.
+ * Only memory waits for a weight's gradient, so it goes where its stage would be idle, or where its activations are in
+ * the way of the next forward. Played event by event, with the costs, the messages and the memory that are given.
  */
 
 typedef struct weave_terms {
     const simulate_cost *costs; /* [stages * chunks], by global chunk */
-    double hop;                 /* of a message to another stage */
+    double hop;                 /* time of a message to another stage */
     const double *holds;        /* [stages * chunks] by global chunk: memory that a forward takes */
-    const double *defers;       /* of it, what stays between the input's gradient and the weights' */
+    const double *defers;       /* the part of it that stays from the input's gradient to the weights' */
     const double *limit;        /* [stages] of memory */
     double
         patience; /* a stage rather waits for its next action than begins a weight's gradient that delays it by more */
@@ -52,17 +51,17 @@ typedef struct weave_terms {
  * memory or by itself. */
 bool weave(schedule *out, double *length, double *span, const schedule *order, const weave_terms *terms);
 
-/* A schedule of layers, and the work of a vocabulary that is divided over all stages put among it.
+/* Inserts the work of a vocabulary that is divided over all stages into a schedule of layers.
  *
- * Of each micro-batch every stage has a part of the embedding and of the head (exchange.h). Played event by event with
- * the given costs: what other stages wait for comes first; gradients of the vocabulary's weights come where a stage
- * would be idle. The head answers later than it would on the last stage alone, so a stage that would wait for it goes
- * ahead with the next forwards of its list. How many of them is tried: more only where the schedule gets shorter by it,
- * for they are what dividing the vocabulary costs in activations.
+ * Every stage has a part of the embedding and of the head of each micro-batch (exchange.h). Played event by event with
+ * the given costs: actions that other stages wait for come first; gradients of the vocabulary's weights come where a
+ * stage would be idle. The head answers later than it would on the last stage alone, so a stage that would wait for it
+ * goes ahead with the next forwards of its list. It tries several numbers of them and takes a larger one only if the
+ * schedule gets shorter: they cost activations.
  */
 
-/* `of` passes schedule_check and has two stages at least. `costs`: of all chunks of the result, by global number, those
- * of layers as in `of`; forwards and backwards take time. `hop`: of a message, and of a meeting. `out` passes
+/* `of` passes schedule_check and has two stages at least. `costs`: of all chunks of the result, by global number, the
+ * chunks of layers as in `of`; forwards and backwards take time. `hop`: of a message, and of a meeting. `out` passes
  * schedule_check. */
 void schedule_share(schedule *out, const schedule *of, const simulate_cost *costs, double hop);
 
@@ -80,14 +79,14 @@ typedef struct schedule_search_terms {
     const simulate_cost *costs;
     double hop;
     const double *holds;    /* memory that a forward takes */
-    const double *defers;   /* of it, what stays between the input's gradient and the weights' */
+    const double *defers;   /* the part of it that stays from the input's gradient to the weights' */
     const double *limit[2]; /* [stages] of memory: round and round, and folded; NULL: not to be mapped so */
     /* shortest from the first action of all to the last; else the longest stage's span: a stage that is done goes on to
      * the next step while others still work */
     bool barrier;
 } schedule_search_terms;
 
-/* A usage failure if nothing fits. `out->kind` is the name's if a named one is best. */
+/* Fails with a usage error if no schedule fits. `out->kind` is the name's if a named one is best. */
 status schedule_search(schedule *out, const schedule_search_terms *terms);
 
 /* The most that each stage, [stages], holds of `s` in these terms. */

@@ -21,10 +21,10 @@ static const double SAME = 1e-12;
 static const double patiences[] = {0, 0.125, 0.25, 0.5, 0.75, 0.875, 1};
 enum { PATIENCES = sizeof patiences / sizeof *patiences };
 
-/* An order of forwards and input gradients, and what became of it. */
+/* An order of forwards and input gradients, and its score. */
 typedef struct candidate {
     schedule order;
-    double patience, measure, other; /* what is to be short, and, among equals, the other of length and span */
+    double patience, measure, other; /* minimises `measure`; `other`, of length and span, breaks ties */
 } candidate;
 
 typedef struct search {
@@ -215,8 +215,8 @@ static void try_warmup(search *x, candidate *c, int *warmup, double slope)
     }
 }
 
-/* As many forwards as fill the time until the first input gradient comes back, or about as many; half of the effort at
- * most. */
+/* Tries about as many warm-up forwards as fill the time until the first input gradient comes back; half of the effort
+ * at most. */
 static void try_warmups(search *x, candidate *c)
 {
     enum { AROUND = 24 };
@@ -248,7 +248,7 @@ static void try_block(search *x, candidate *c, int steps, int turns)
         keep(x, c);
 }
 
-/* Half of the effort at most: the blocks in an order that spreads what is tried. */
+/* Tries the repeated blocks, in an order that spreads them; half of the effort at most. */
 static void try_blocks(search *x, candidate *c)
 {
     int least = x->tries / 2;
@@ -258,7 +258,7 @@ static void try_blocks(search *x, candidate *c)
             try_block(x, c, steps, turns);
 }
 
-/* So many micro-batches at a time, forward through all chunks and back. */
+/* Makes groups of `group` micro-batches, each forward through all chunks and back. */
 static void make_groups(schedule *out, int group)
 {
     for (int stage = 0; stage < out->stages; stage++) {

@@ -1,4 +1,4 @@
-/* Event by event: the stage whose next action begins first takes it. What schedule_make.h promises. */
+/* Plays the schedule event by event, as schedule_make.h promises: the stage with the earliest next action takes it. */
 #include "parallel/schedule/schedule_make.h"
 
 #include <math.h>
@@ -47,7 +47,7 @@ static double *made(const sharer *x, bool forward, int global, int microbatch)
     return &(forward ? x->forward : x->cotangent)[(long)global * x->out->microbatches + microbatch];
 }
 
-/* When what the action takes is at hand; INFINITY: not known. */
+/* Returns the time when the action's inputs are ready; INFINITY: not known. */
 static double ready_at(const sharer *x, int stage, action a)
 {
     int g = schedule_global_chunk(x->out, stage, a.chunk);
@@ -80,7 +80,7 @@ static double length_of(const sharer *x, int stage, action a)
     }
 }
 
-/* ---- what a stage may do next ------------------------------------------------------------------------------------ */
+/* ---- a stage's choices for its next action ----------------------------------------------------------------------- */
 
 /* The stage's next action of the vocabulary of this sort; false: all are done, or it has no such. */
 static bool own_action(action *out, const sharer *x, int stage, int sort)
@@ -98,7 +98,7 @@ static bool own_action(action *out, const sharer *x, int stage, int sort)
     return m < x->of->microbatches && (sort != HEAD_WEIGHT || x->splits);
 }
 
-/* Gradients of weights that nothing waits for: how many could be computed. */
+/* Counts the gradients of weights that could be computed now; no other action waits for them. */
 static int waiting(const sharer *x, int stage, int sort, double now)
 {
     action a;
@@ -142,7 +142,7 @@ static void decide(sharer *x, int stage)
         if (waiting(x, stage, sort, t->free_at) > WAITING && own_action(&a, x, stage, sort))
             consider(t, a, t->free_at);
     consider_layers(x, stage);
-    /* what nothing waits for, where it delays nothing */
+    /* weight gradients, which no action waits for, if they delay no other action */
     for (int sort = HEAD_WEIGHT; sort < OWN; sort++)
         if (own_action(&a, x, stage, sort) && t->begins >= t->free_at + length_of(x, stage, a)) {
             double ready = fmax(t->free_at, ready_at(x, stage, a));
@@ -153,7 +153,7 @@ static void decide(sharer *x, int stage)
 
 /* ---- doing it ---------------------------------------------------------------------------------------------------- */
 
-/* Of a chunk of layers: the next of the list, or the next forward ahead of it. */
+/* Marks a layer action as taken: the next of the list, or the next forward ahead of it. */
 static void mark_taken(sharer *x, int stage, action a)
 {
     stage_state *t = &x->stages[stage];
@@ -180,7 +180,7 @@ static int sort_of(const sharer *x, action a)
     return a.kind == ACTION_FORWARD ? HEAD_FORWARD : a.kind == ACTION_BACKWARD_WEIGHT ? HEAD_WEIGHT : HEAD_BACKWARD;
 }
 
-/* Who may begin something now that `a` of `stage` is decided: the stage itself, and those who take what it makes. */
+/* Marks the stages that may act now that `a` of `stage` is decided: itself, and the takers of its result. */
 static void note_changes(sharer *x, int stage, action a)
 {
     int kind = exchange_made(x->out, stage, a), g = schedule_global_chunk(x->out, stage, a.chunk);

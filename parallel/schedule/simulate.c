@@ -1,4 +1,4 @@
-/* Event-driven replay of a schedule: what simulate.h promises. */
+/* Replays a schedule event by event, as simulate.h promises. */
 #include "parallel/schedule/simulate.h"
 
 #include <stdlib.h>

@@ -34,9 +34,9 @@ typedef struct simulation {
     const schedule *schedule; /* borrowed */
     simulate_span **spans;    /* [stages][counts[stage]] */
     simulate_stage *stages;   /* [stages] */
-    double length;            /* from 0 to the end of the last action */
-    double span;              /* of the stage that has the longest, from its first action to its last */
-    double shortest;          /* of the actions of layers that take time; 0 if none does */
+    double length;            /* time from 0 to the end of the last action */
+    double span;              /* the longest over stages from a stage's first action to its last */
+    double shortest;          /* the shortest action of layers that takes time; 0 if none does */
     double bubble;            /* idle time of all stages / (stages * length) */
 } simulation;
 
@@ -48,7 +48,7 @@ status simulate_run(simulation *out, const schedule *s, const simulate_cost *cos
 status simulate_uniform(simulation *out, const schedule *s, simulate_cost cost, double hop, double weight_share);
 void simulate_free(simulation *sim);
 
-/* Drawings of a simulated schedule: a row per stage, time to the right, with each stage's bubble and what it holds. */
+/* Draws a simulated schedule: a row per stage, time to the right, with each stage's bubble and its memory. */
 
 typedef struct timeline_style {
     int width; /* columns of a line; no line is longer */
@@ -58,7 +58,7 @@ typedef struct timeline_style {
 /* The terminal's width and colours (none if NO_COLOR is set); for anything but a terminal 120 columns and none. */
 timeline_style timeline_style_of(FILE *out);
 
-/* In a line too narrow for the whole schedule its beginning and its end are drawn, which is where the bubble is. */
+/* Draws only the beginning and the end, where the bubble is, if a line is too narrow for the whole schedule. */
 void timeline_print(FILE *out, const simulation *sim, timeline_style style);
 
 /* The drawing as an SVG document; `sim`: a simulation. */

@@ -12,7 +12,7 @@ enum { WIDTH_DEFAULT = 120, WIDTH_LEAST = 60, UNIT_LEAST = 2, UNIT_MOST = 4, RES
 
 /* Letter and ANSI colours (text; background for even and odd chunks) of an action. */
 static const struct {
-    char letter[2]; /* of even, of odd chunks */
+    char letter[2]; /* even, odd chunks */
     const char *colour[2];
 } looks[ACTION_KINDS] = {
     [ACTION_FORWARD] = {{'F', 'f'}, {"\033[30;104m", "\033[97;44m"}},
@@ -21,7 +21,7 @@ static const struct {
     [ACTION_BACKWARD_WEIGHT] = {{'W', 'w'}, {"\033[30;103m", "\033[30;43m"}},
 };
 
-/* Of a divided vocabulary: the head's forward, loss and weights' gradient, and the embedding's two. */
+/* Letters of a divided vocabulary: the head's forward, loss and weights' gradient, and the embedding's two. */
 static const char vocabulary_letters[SCHEDULE_SHARED][ACTION_KINDS] = {
     [SCHEDULE_HEAD] = {[ACTION_FORWARD] = 'H',
                        [ACTION_BACKWARD] = 'L',
@@ -101,8 +101,8 @@ static void print_legend(FILE *out, const simulation *sim)
               out);
 }
 
-/* The time that `each` columns stand for: the shortest action's, unless the others would be endless beside it: then the
- * mean, and of what is mostly waiting, as much as the most columns need. */
+/* The time that `each` columns stand for: the shortest action's, or the mean if that took too many columns, and at
+ * least the length over the most columns. */
 static double unit_of(const simulation *sim)
 {
     enum { MOST = 100000 };
@@ -158,7 +158,7 @@ enum {
     BAR = 24,
     RIGHT = 190,
     AXIS = 24,
-    TICK = 100, /* between two, at the least */
+    TICK = 100, /* pixels between two ticks, at the least */
     BOTTOM = AXIS + 46,
     WIDEST = 6000,
     SVG_UNIT_LEAST = 14,
@@ -167,7 +167,7 @@ enum {
 
 static const struct {
     const char *class, *label;
-    const char *shade[3]; /* by chunk */
+    const char *shade[3]; /* shades by chunk */
 } svg_looks[ACTION_KINDS] = {
     [ACTION_FORWARD] = {"f", "forward", {"#7fb2e5", "#a9cdf0", "#5b93cc"}},
     [ACTION_BACKWARD] = {"b", "backward", {"#8ccf8a", "#b5e2b3", "#63b060"}},

@@ -1,6 +1,5 @@
-/* An incident: what went wrong, on which rank and host, and what that rank was doing. Plain values, whose texts are the
- * maker's: the watchdog and the training loop make them, whoever writes them down reads them at once.
- */
+/* An incident: the failure, its rank and host, and the rank's activity. Plain values, the texts owned by the maker: the
+ * watchdog and the training loop make incidents, and writers use them at once. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,13 +18,13 @@ typedef enum incident_phase {
 } incident_phase;
 
 typedef enum incident_verdict {
-    INCIDENT_LINK,    /* a rank has lost touch with another, and nobody else says why: it need not be to blame */
+    INCIDENT_LINK,    /* a rank lost touch with another and no other report says why: it need not be to blame */
     INCIDENT_DEAD,    /* a process is gone */
     INCIDENT_FROZEN,  /* a process, its machine or its device does not go on */
     INCIDENT_SLOW,    /* it goes on, but later than the others */
     INCIDENT_STORAGE, /* a file system does not answer, or refuses */
-    INCIDENT_DATA,    /* the training data is not what it must be */
-    INCIDENT_NUMBERS, /* gradients or losses are not what training can go on with */
+    INCIDENT_DATA,    /* the training data is invalid */
+    INCIDENT_NUMBERS, /* gradients or losses are unusable for training */
     INCIDENT_REFUSED, /* anything else that the ranks say they cannot go on with */
     INCIDENT_VERDICTS,
 } incident_verdict;
@@ -54,8 +53,7 @@ typedef struct watchdog_limits {
     double silent;                 /* seconds without a frame */
 } watchdog_limits;
 
-/* Writes an incident. `ours`: this rank is the one to record it; else only what this rank itself knows is to be
- * written. */
+/* Writes an incident. `ours`: this rank is the one to record it; else write only this rank's own knowledge. */
 typedef void watchdog_write(void *context, const incident *what, bool ours);
 
 const char *incident_phase_name(incident_phase p);     /* "set-up", "step", ... */
@@ -75,8 +73,8 @@ typedef struct watchdog_position {
     int64_t time; /* CLOCK_MONOTONIC, nanoseconds; history_add fills it in */
     int64_t step;
     int micro_batch;    /* -1: not within one */
-    int peer;           /* of a message: world rank; -1: none, or a whole group */
-    int64_t bytes;      /* of a message; 0: none */
+    int peer;           /* a message's world rank; -1: none, or a whole group */
+    int64_t bytes;      /* a message's size; 0: none */
     const char *action; /* "forward", "save"; NULL: none */
     const char *op;     /* the op's label; NULL: none */
     const char *kind;   /* "linear", "all_reduce"; NULL: none */

@@ -29,8 +29,8 @@ static struct {
     _Atomic bool save;
     _Atomic long long first; /* nanoseconds: when an insisting signal first came; 0: none has */
     _Atomic long long saved; /* when the last save was done */
-    _Atomic int status;      /* what the process ends with; -1: not known yet */
-    bool hangup_ignored;     /* since the process began */
+    _Atomic int status;      /* the process's exit status; -1: not known yet */
+    bool hangup_ignored;     /* true if SIGHUP was ignored when the process began */
 } signals = {.status = -1};
 
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_BOOL_LOCK_FREE == 2,

@@ -1,21 +1,21 @@
-/* Signals that ask a run for something.
+/* Signals that ask a run to save or to stop.
  *
  *   SIGTERM, SIGINT    finish the step, save and end; a second one, a second or more later, ends the process at once,
- *                      with 128 + its number, or with the status of what is done (signals_done)
+ *                      with 128 + its number, or with the status of finished work (signals_done)
  *   SIGHUP, SIGUSR1    finish the step, save and end (a closed terminal; batch systems before a time limit)
  *   SIGUSR2            save after the step at hand and go on
  *
  * SIGHUP that is ignored when the process starts (nohup) stays ignored, although libraries may take it before main()
- * (UCX does, in Open MPI 5): the program notes it before they are initialised. SIGPIPE is ignored: who reads the
- * output may go. A signal reaches a process, not an object: the flags are the globals of this file. They say what
- * this rank has received; that all ranks act on it after the same step is the training loop's work.
+ * (UCX does, in Open MPI 5): the program notes it before they are initialised. SIGPIPE is ignored: the reader of the
+ * output may go. A signal reaches a process, not an object: the flags are the globals of this file. They say what this
+ * rank has received; the training loop makes all ranks act on it after the same step.
  */
 #pragma once
 
 typedef enum signals_request { SIGNALS_NONE, SIGNALS_SAVE, SIGNALS_STOP } signals_request;
 
-/* Notes whether SIGHUP is ignored. A program names it in its .preinit_array, whose functions are called before
- * libraries are initialised; without that, what signals_install finds decides. */
+/* Notes whether SIGHUP is ignored. A program names it in its .preinit_array: its functions run before libraries are
+ * initialised; otherwise the state at signals_install counts. */
 void signals_note_hangup(void);
 /* Catch them from now on; again where a library may have taken them meanwhile. */
 void signals_install(void);

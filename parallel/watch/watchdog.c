@@ -13,9 +13,9 @@
 #include "memory/log.h"
 #include "parallel/watch/watchdog_internal.h"
 
-/* A thread that was away longer than this (or half of the shortest limit) was stopped itself, or its machine was: what
- * it missed proves nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job
- * wakes the frozen first. */
+/* A thread that was away longer than this (or half of the shortest limit) was stopped itself, or its machine was:
+ * frames missing meanwhile prove no failure. Ranks gone when it wakes, or soon after, gave this rank up: a launcher
+ * that ends a job wakes the frozen first. */
 #define AWAY_SECONDS    2.0
 #define SOON_SECONDS    3.0
 #define WARN_SECONDS    60.0
@@ -23,8 +23,8 @@
 
 /* ---- the flight record ---- */
 
-/* Fields are atomic so that a reader in another thread is no data race; relaxed, so that they cost what plain ones
- * do. */
+/* Fields are atomic so that a reader in another thread is no data race; relaxed, so that they cost the same as plain
+ * ones. */
 typedef struct slot {
     _Atomic int64_t time, step, bytes;
     _Atomic int32_t micro_batch, peer;
@@ -237,10 +237,10 @@ static bool leads_node(const struct watchdog *w)
     return w->rank == 1 || (job ? comm_local_rank(job) == 0 : w->rank == 0);
 }
 
-/* ---- what any rank sees of itself ---- */
+/* ---- a rank's view of itself --------- */
 
-/* Said once for each time that storage holds a rank up, a minute after it has begun, or earlier where the limit is
- * short: a person may help before the job ends. `warned`: when what was said last had moved. */
+/* Warns once for each time that storage holds a rank up, a minute after it began, or earlier if the limit is short: a
+ * person may help before the job ends. `warned`: time of the last progress when the last warning was given. */
 static void warn_of_storage(watchdog *w, double *warned, const char *what, double moved, double time,
                             incident_phase phase)
 {
@@ -258,7 +258,7 @@ static void warn_of_storage(watchdog *w, double *warned, const char *what, doubl
                                : "setup");
 }
 
-/* What is done beside the training thread: nobody waits for it, so nobody else would notice. */
+/* Watches work beside the training thread: no rank waits for it, so other checks miss it. */
 static void watch_beside(watchdog *w, double time)
 {
     uint64_t moves = atomic_load(&w->beside_moves);
@@ -311,7 +311,7 @@ void watchdog_fail(watchdog *w, incident_verdict verdict, const char *words)
 
 /* ---- rank 0: the hub; also a rank alone ---- */
 
-/* Whoever has only lost touch with another rank is not judged before one that knows more has had the time to say so. */
+/* Delays the verdict on a rank that has only lost touch with another, so that a rank that knows more can report. */
 static void hear_failure(watchdog *w, const watchdog_frame *f, double time)
 {
     if (f->verdict != INCIDENT_LINK)

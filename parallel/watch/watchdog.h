@@ -1,12 +1,12 @@
-/* The watchdog: a thread on every rank that knows where the rank is, and ends the job when it no longer moves.
+/* The watchdog: a thread on every rank that follows the rank's position, and ends the job when it makes no progress.
  *
  * It is opened before anything else and watches its own rank alone; watchdog_join, collective, makes the threads of a
  * job talk over sockets of their own, a star around rank 0, so that they still speak when communication is stuck. The
- * training thread stores its phase and position without a lock; every store is progress. When a rank dies, or makes
- * no progress for longer than its phase allows, every rank that can be reached is listed with its position and the
- * peer it waits for, the rank that holds up the others is named with its host, the incident and each rank's flight
- * record are written, and all processes exit with status 1. Storage that does not answer is warned of long before.
- * One thread of a rank stores positions. Functions that take a watchdog accept NULL, and do nothing then.
+ * training thread stores its phase and position without a lock; every store is progress. When a rank dies, or makes no
+ * progress for longer than its phase allows, every rank that can be reached is listed with its position and the peer it
+ * waits for, the rank that blocks the others is named with its host, the incident and each rank's flight record are
+ * written, and all processes exit with status 1. Storage that does not answer is warned of long before. One thread of a
+ * rank stores positions. Functions that take a watchdog accept NULL and then have no effect.
  */
 #pragma once
 
@@ -24,13 +24,13 @@ int history_read(const history *h, watchdog_position *out);
 
 typedef struct watchdog watchdog;
 
-/* The watch of this rank begins at once, in the phase "start". `write` (NULL: nobody) is called in a thread of its own,
+/* The watch of this rank begins at once, in the phase "start". `write` (NULL: none) is called in a thread of its own,
  * at most once, before the process ends; it may not rely on anything that the training thread could hold. */
 status watchdog_open(watchdog **out, const watchdog_limits *limits, watchdog_write *write, void *context);
 void watchdog_limit(watchdog *w, const watchdog_limits *limits);
 /* Collective over all ranks of the job: from now on they watch one another. */
 status watchdog_join(watchdog *w, comm *c);
-/* What this rank computes on, for messages. */
+/* Names this rank's device, for messages. */
 void watchdog_name_device(watchdog *w, const char *device);
 /* The id of this start, of up to INCIDENT_RUN - 1 characters, the same on all ranks: its incidents carry it. */
 void watchdog_name_run(watchdog *w, const char *run);
@@ -42,12 +42,12 @@ const char *watchdog_run(const watchdog *w);
 void watchdog_leave(watchdog *w);
 void watchdog_close(watchdog *w);
 
-/* A phase begins: in words (a literal) what is done, and whether it waits for files. Entering the same one again is
- * progress. */
+/* Begins a phase: `what` names the work in words (a literal), `storage` is true if it waits for files. Entering the
+ * same one again is progress. */
 void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t step, const char *what);
 /* The rank is here now, within its phase: some tens of nanoseconds. */
 void watchdog_at(watchdog *w, const watchdog_position *position);
-/* For the flight record only: no progress by itself. */
+/* Adds to the flight record only: no progress by itself. */
 void watchdog_note(watchdog *w, const watchdog_position *position);
 
 /* Work beside the training thread, by one other thread at a time (the writer of a checkpoint): until its end, NULL,

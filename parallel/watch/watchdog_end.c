@@ -11,7 +11,7 @@
 #include "memory/outlet.h"
 #include "parallel/comm/comm.h"
 
-/* So long may the incident take to be written: its storage may be what does not answer. */
+/* The incident may take this long to be written: its storage may be the one that does not answer. */
 #define WRITE_SECONDS 2.0
 
 enum { LISTED = 64 };
@@ -32,7 +32,7 @@ double watchdog_judge_patience(const watchdog_report *reports, int ranks, const 
     return working > 0 ? working : most;
 }
 
-/* From a rank without progress follow who waits for whom: to a rank that waits for nobody, or into a circle. */
+/* Follows the chain of waiting ranks from a rank without progress: to a rank that does not wait, or into a circle. */
 static int find_culprit(const watchdog_report *reports, int ranks, int from, double time, double beat,
                         watchdog_cause *why)
 {
@@ -58,8 +58,8 @@ static int find_culprit(const watchdog_report *reports, int ranks, int from, dou
     return at;
 }
 
-/* Of the ranks that have stopped, beats being that coarse: one that waits for files, else the one that has come least
- * far. On devices nobody knows who waits for whom, but ranks with the same program stop one after the other. */
+/* Picks the rank to blame among the stopped ones, beats being that coarse: one that waits for files, else the least
+ * advanced. Devices do not say which rank waits for which, but ranks with the same program stop one after the other. */
 static int least_advanced(const watchdog_report *reports, int ranks, double time, double limit, double beat)
 {
     int at = -1;
@@ -100,7 +100,7 @@ bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports,
     return false;
 }
 
-/* ---- what a rank says of itself ---- */
+/* ---- a rank's report of itself ----- */
 
 #define GET(member) atomic_load_explicit(&s->member, memory_order_acquire)
 
@@ -357,7 +357,7 @@ static void judge_words(char *out, size_t bytes, const watchdog_frame *culprit, 
              words_of(why, culprit), said ? ": " : "", said ? culprit->words : "");
 }
 
-/* At rank 0, or alone: the judgement, everybody's position, the same to the others, and out. */
+/* Ends the job at rank 0, or alone: judges, prints every rank's position, sends the others the same, and exits. */
 _Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause why)
 {
     char where[512], words[INCIDENT_WORDS + 256];

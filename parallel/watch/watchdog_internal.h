@@ -14,17 +14,17 @@ typedef struct watchdog watchdog;
 
 /* ---- where a rank is: stored by its training thread, read by the watchdog's and by messages, without a lock ---- */
 
-/* One thread of a rank writes. A reader gets one whole position; if the writer was stopped in the middle of storing,
- * what is there by then. */
+/* One thread of a rank writes. A reader gets one whole position, or a partial one if the writer was stopped in the
+ * middle of storing. */
 typedef struct watchdog_slot {
-    _Atomic uint64_t version; /* odd while it is written; half of it counts what was stored */
+    _Atomic uint64_t version; /* odd while it is written; half of it counts the stores */
     _Atomic int64_t step;
     _Atomic int micro_batch, phase, storage;
     const char *_Atomic action;
     const char *_Atomic op;
 } watchdog_slot;
 
-/* What is read of a slot: the position, and how many have been stored. */
+/* A slot as read: the position, and the number of stores. */
 typedef struct watchdog_view {
     uint64_t moves;
     watchdog_position at;
@@ -54,10 +54,10 @@ typedef struct watchdog_frame {
     int32_t waiting_for; /* world rank or -1 */
     int32_t phase;       /* incident_phase */
     int32_t storage;     /* files are being waited for */
-    int32_t verdict;     /* of FAIL: incident_verdict */
-    int32_t cause;       /* of END: watchdog_cause */
-    float patience;      /* of rank 0's beat: seconds that any rank may go without progress just now */
-    float quiet;         /* of END: seconds since its last progress */
+    int32_t verdict;     /* FAIL: incident_verdict */
+    int32_t cause;       /* END: watchdog_cause */
+    float patience;      /* rank 0's BEAT: seconds that any rank may go without progress just now */
+    float quiet;         /* END: seconds since its last progress */
     char action[96], op[112];
     char host[INCIDENT_HOST], device[INCIDENT_DEVICE], words[INCIDENT_WORDS];
 } watchdog_frame;
@@ -66,7 +66,7 @@ typedef struct watchdog_link {
     int fd; /* -1: none */
     unsigned got, owed;
     watchdog_frame in, out;
-    char host[INCIDENT_HOST]; /* of the other side */
+    char host[INCIDENT_HOST]; /* the other side's */
 } watchdog_link;
 
 /* Collective: connect. `links` is [ranks] at rank 0 (its own stays unused), and [1] elsewhere. */
@@ -77,7 +77,7 @@ bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f);
 /* 1: a frame arrived; 0: none has; -1: the other side is gone */
 int watchdog_link_receive(watchdog_link *l, watchdog_frame *out);
 
-/* ---- who holds up the job: a pure function of what is known of every rank, no socket, no clock ---- */
+/* ---- the rank that holds up the job: a pure function of every rank's report, no socket, no clock ---- */
 
 typedef enum watchdog_cause {
     CAUSE_GONE,
@@ -89,22 +89,22 @@ typedef enum watchdog_cause {
     WATCHDOG_CAUSES,
 } watchdog_cause;
 
-/* What is known of one rank. */
+/* Rank 0's knowledge of one rank. */
 typedef struct watchdog_report {
     watchdog_frame last;
     double heard, moved; /* seconds: when its last frame came; when it last made progress */
     bool left;
 } watchdog_report;
 
-/* The longest limit of the phases that ranks are in who wait for nobody: others may be waiting for them. */
+/* The longest limit of the phases of ranks that do not wait for another rank: others may wait for them. */
 double watchdog_judge_patience(const watchdog_report *reports, int ranks, const watchdog_limits *limits);
 
-/* True if a rank is over its limit; then *culprit is the rank that holds up the others, and *why says how. Ranks whose
- * own limit is shorter than the job's patience are excused: their time begins anew. `beat`: seconds between frames. */
+/* True if a rank is over its limit; then *culprit is the rank that holds up the others, and *why says how. Ranks with a
+ * limit of their own below the job's patience are excused: their time begins anew. `beat`: seconds between frames. */
 bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports, int ranks, double time,
                     const watchdog_limits *limits, double beat);
 
-/* ---- the state, what a rank says of itself, and the end of a job ---- */
+/* ---- the state, a rank's report of itself, and the end of a job ----- */
 
 /* A rank that sees itself stuck, and hears no judgement for so much longer, ends alone. */
 #define WATCHDOG_GRACE 4.0
@@ -112,10 +112,10 @@ bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports,
 /* How a rank's own failure becomes known. */
 enum { WATCHDOG_FINE, WATCHDOG_FAILING, WATCHDOG_FAILED, WATCHDOG_SAID };
 
-/* A thread that waits for the end: it writes down what happened while the watchdog's thread keeps the time, because the
- * storage that is written to may be what does not answer. */
+/* A thread that waits for the end: it writes the incident while the watchdog's thread keeps the time, because the
+ * incident's storage may be the one that does not answer. */
 typedef struct watchdog_scribe {
-    watchdog_write *write; /* NULL: nothing is written */
+    watchdog_write *write; /* NULL: no incident is written */
     void *context;
     sem_t asked, done;
     incident what;
@@ -137,7 +137,7 @@ struct watchdog {
     history *history;
 
     _Atomic uint64_t beside_moves;
-    const char *_Atomic beside_what; /* NULL: nothing is done beside */
+    const char *_Atomic beside_what; /* NULL: no work is done beside */
 
     _Atomic int failing;     /* WATCHDOG_FINE, ... */
     _Atomic bool fail_waits; /* a thread waits to end the process in its own manner */
@@ -151,9 +151,9 @@ struct watchdog {
         uint64_t moves;
         double moved;
     } beside;
-    double warned, beside_warned; /* of storage: when what was warned of had moved last */
+    double warned, beside_warned; /* time of the last progress when storage was last warned of */
     bool told;                    /* the hub knows that this rank fails */
-    watchdog_frame lost;          /* at rank 0: the first that has only lost touch with another */
+    watchdog_frame lost;          /* rank 0: the first rank that has only lost touch with another */
     double lost_at;               /* when it said so; 0: none has */
     double patience;              /* the job's, as rank 0 says */
     double woke;                  /* when the thread last came back from having been away */
@@ -185,7 +185,7 @@ void watchdog_end_bye(struct watchdog *w);
 /* Read until the others have closed, or so long. */
 void watchdog_end_drain(struct watchdog *w, double seconds);
 
-/* At rank 0: the judgement, everybody's position, the same to the others, and out. */
+/* Ends the job at rank 0, or alone: judges, prints every rank's position, sends the others the same, and exits. */
 _Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause why);
 /* Elsewhere: rank 0's judgement, or this rank's own. `ours`: this rank is the one to record it. */
 _Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culprit, watchdog_cause why, double quiet,

@@ -19,10 +19,10 @@
 
 enum { ADDRESSES = 16, HOST_BYTES = 64, CONNECT_MS = 4000, STAR_SECONDS = 60 };
 
-/* What rank 0 tells the others. */
+/* Rank 0's message to the others: its addresses. */
 typedef struct invitation {
     uint64_t token;
-    char host[HOST_BYTES]; /* the boot's identity: whoever has the same is on this machine */
+    char host[HOST_BYTES]; /* the boot's identity: a rank with the same one is on this machine */
     int32_t ok, count;
     struct sockaddr_storage addresses[ADDRESSES];
 } invitation;
@@ -176,7 +176,7 @@ static int listen_anywhere(uint16_t *port)
         close(fd);
         return -1;
     }
-    *port = six.sin6_port; /* at the same place in both families' addresses */
+    *port = six.sin6_port; /* both families' addresses have it at the same offset */
     return fd;
 }
 

@@ -3,15 +3,15 @@
  * A group is one NCCL communicator, or shares that of an earlier group. NCCL runs one kernel of a communicator at a
  * time, and a kernel that waits for another rank keeps its multiprocessors: so messages have a communicator for each
  * edge and direction, and the kernels of messages and of small sums get few of them. Its unique id travels over a group
- * of the job's own backend (MPI), which is needed for nothing else. Calls are put on the stream that they name, in the
- * order in which the program starts them, which is the same total order that the schedule's validator has shown to make
- * progress; NCCL is asked to keep it across communicators, and, where sums must have the same bits in every run, to
- * sum along rings only, unless the user's NCCL_* say otherwise. What the run will ask for is asked for once at its
- * start, in all sizes, so that NCCL connects no algorithm within a step, and none that nobody uses. A call counts as
- * complete once it is on its stream: the executor makes the streams wait for each other.
+ * of the job's own backend (MPI), which has no other use. Calls are put on the stream that they name, in the order in
+ * which the program starts them, which is the same total order that the schedule's validator has shown to make
+ * progress; NCCL is asked to keep it across communicators, and, where sums must have the same bits in every run, to sum
+ * along rings only, unless the user's NCCL_* say otherwise. Every kind of call is made once at the start, in all sizes,
+ * so that NCCL connects no algorithm within a step, and only those in use. A call counts as complete once it is on its
+ * stream: the executor makes the streams wait for each other.
  *
- * What members own unevenly, NCCL's all-gather and reduce-scatter cannot express: those are one broadcast or one
- * reduction a member, grouped into one launch.
+ * NCCL's all-gather and reduce-scatter need even parts: uneven ones take one broadcast or one reduction a member,
+ * grouped into one launch.
  */
 #include <nccl.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ enum { OLDEST = NCCL_VERSION(2, 26, 0) };
  * dozen, and eight blocks still fill a link between nodes. Buffers are made for each block, too. */
 enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
 
-/* From this version on a communicator is told how graphs use it; before, the environment says it for all. */
+/* The first version that takes graph usage in a communicator's config; before, the environment says it for all. */
 enum { FIRST_WITH_GRAPH_CONFIG = NCCL_VERSION(2, 29, 0) };
 #define CONFIG_SAYS_GRAPHS (NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)) /* the header has the field */
 
@@ -60,7 +60,7 @@ static const struct {
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
 
-/* A call, and what every function below wants of it. */
+/* A call with its values in NCCL's terms. */
 typedef struct launch {
     const comm_call *call;
     comm_shape shape;
@@ -220,9 +220,9 @@ static void nccl_start(comm_request *out, const comm_call *call)
 
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
-/* Said before the first communicator, and never over what the user has said. The algorithms of a function by name: from
- * 2.24 on. Trees, NVLink's multicast and PAT add up in orders that NCCL chooses by size, topology and version; rings of
- * the same topology always in the same. Gathers and messages sum nothing and keep all algorithms. */
+/* Sets NCCL's environment before the first communicator, without overriding the user's. Algorithms by function need
+ * 2.24. Trees, NVLink's multicast and PAT add up in orders that NCCL chooses by size, topology and version; rings of
+ * the same topology always in the same. Gathers and messages have no sums and keep all algorithms. */
 static void prepare_environment(const comm *c, bool varies)
 {
     const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
@@ -230,7 +230,7 @@ static void prepare_environment(const comm *c, bool varies)
     NCCL_MUST(ncclGetVersion(&version));
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);    /* launches of several communicators run in the host's order */
     if (version < FIRST_WITH_GRAPH_CONFIG)           /* later ones would take it for: no graphs */
-        setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0); /* the host waits between a graph and what is launched without */
+        setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0); /* the host waits between a graph and launches outside it */
     if (!varies)
         setenv("NCCL_ALGO", "allreduce:ring;reducescatter:ring", 0);
     if (share && !strcmp(share, "1")) {
@@ -259,7 +259,7 @@ enum { WARM_GROWTH = 4, WARM_MOST = 256 << 20 };
 typedef struct warming {
     ncclComm_t handle;
     cudaStream_t stream;
-    const comm_use *use; /* of all members */
+    const comm_use *use; /* union over all members */
     int members, me;
     char *memory; /* `bytes` of it, that every call reads and writes in place */
     int64_t bytes;
@@ -279,7 +279,7 @@ static void warm_size(const warming *w, dtype type, size_t elements)
         NCCL_MUST(ncclReduceScatter(w->memory, own, elements, t, ncclSum, w->handle, w->stream));
 }
 
-/* What one member owns, and what each has for each: these have one algorithm, whatever the size. */
+/* Warms the broadcasts and reductions of uneven parts, and all-to-all: these have one algorithm, whatever the size. */
 static void warm_the_rest(const warming *w)
 {
     char *one = w->memory, *all = w->memory + sizeof(int32_t) * (size_t)w->members;
@@ -297,8 +297,8 @@ static void warm_the_rest(const warming *w)
     }
 }
 
-/* Each kind of call that there will be, in every type and size: buffers and connections are made now, in memory that
- * is given back before the arena is taken. `use`: of all members; messages are what this one sends and receives. */
+/* Makes each kind of call, in every type and size: NCCL makes buffers and connections now, in memory that is given back
+ * before the arena is taken. `use`: union over members; messages: this member's own. */
 static status warm(const comm_group *g, comm_group *job, ncclComm_t handle, const comm_use *use)
 {
     int64_t least = 2 * g->count * (int64_t)sizeof(int64_t),
@@ -334,7 +334,7 @@ static status warm(const comm_group *g, comm_group *job, ncclComm_t handle, cons
 
 /* ---- opening ---- */
 
-/* Without NCCL_LAUNCH_ORDER_IMPLICIT nothing orders the kernels of several communicators, and ranks may wait for each
+/* The kernels of several communicators have no order without NCCL_LAUNCH_ORDER_IMPLICIT, and ranks may wait for each
  * other crosswise. */
 static status check_version(void)
 {
@@ -357,7 +357,7 @@ static status nccl_version(char *out, int bytes)
     return check_version();
 }
 
-/* What the user has said of NCCL's blocks stays. */
+/* True if the user has set NCCL's blocks: they are kept. */
 static bool user_says_blocks(void)
 {
     static const char *const names[] = {"NCCL_MAX_CTAS",      "NCCL_MIN_CTAS",          "NCCL_MAX_NCHANNELS",
@@ -408,7 +408,7 @@ static status nccl_group_open(comm_group *g)
     TRY(check_version());
     AUTO(comm_group) *job = NULL;
     TRY(comm_group_open(&job, g->owner, g->members, g->count));
-    /* What any member asks for. */
+    /* joins the calls of all members */
     comm_use use = g->use;
     AUTO_FREE comm_use *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
     comm_all_gather_bytes(job, each, &g->use, sizeof g->use);

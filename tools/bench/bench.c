@@ -1,4 +1,4 @@
-/* phalanx bench: what this machine can do, and how near a training step comes to it, op by op. */
+/* phalanx bench: measures this machine's ceilings, and how near a training step comes to them, op by op. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,14 +24,14 @@
 typedef struct settings {
     int64_t steps, warmup;
     bool json, range;
-    const char *tuning; /* file of choices; NULL: none */
+    const char *tuning; /* file of measured choices; NULL: no file */
 } settings;
 
 /* ---- ceilings --------------------------------------------------------------------------------------------------- */
 
 typedef struct ceiling {
-    double flops; /* a second, of a large product of the compute type on random data */
-    double bytes; /* a second, x[i] = s x[i] + y[i] over memory: two reads, one write */
+    double flops; /* FLOPs per second of a large product of the compute type on random data */
+    double bytes; /* bytes per second of x[i] = s x[i] + y[i] over memory: two reads, one write */
 } ceiling;
 
 static void fill_random(void *out, dtype type, int64_t count)
@@ -48,7 +48,7 @@ static void fill_random(void *out, dtype type, int64_t count)
     }
 }
 
-/* FLOPs a second of linear on [n, n] x [n, n]^T, the median of several. */
+/* Measures FLOPs per second of linear on [n, n] x [n, n]^T, the median of several calls. */
 static status measure_product(double *out, dtype type, int threads)
 {
     enum { SIZE = 2048, TIMES = 7 };
@@ -116,10 +116,10 @@ typedef struct step_bench {
     bench_step step;
     ceiling top;
     double *op_seconds;
-    double noted; /* seconds of a step with events between ops; 0: none was played */
+    double noted; /* seconds of a step with events between ops; 0: no such step was played */
 } step_bench;
 
-/* Rows by op kind and by site ("mlp/down: linear"). */
+/* Finds or adds the row of an op kind at a site ("mlp/down: linear"). */
 static row *find_row(row *rows, int *count, const op *o)
 {
     char name[sizeof rows->name];
@@ -178,8 +178,8 @@ static void warm_up(step_bench *b)
         executor_play(b->step.executor, &b->step.compiled.training);
 }
 
-/* Seconds of each step. On the CPU ops are timed in the same steps; on a GPU in others, since events between ops cost
- * a step some time. */
+/* Measures the seconds of each step. The CPU times ops in the same steps; a GPU in others, since events between ops
+ * slow a step down. */
 static void time_steps(step_bench *b, double *seconds)
 {
     const compiled_program *p = &b->step.compiled.training;
@@ -211,7 +211,7 @@ static status run_steps(step_bench *b)
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     if (!b->set->json) {
-        /* Sorted seconds of steps, beside what a step with events between ops takes. */
+        /* Prints sorted step times and, beside them, the time of a step with events between ops. */
         printf("%lld steps: median %.3f ms, %.3f to %.3f", (long long)n, 1e3 * bench_median(seconds, n),
                1e3 * seconds[0], 1e3 * seconds[n - 1]);
         if (b->noted > 0)
@@ -236,7 +236,7 @@ static status run_steps(step_bench *b)
     return STATUS_OK;
 }
 
-/* Which of several implementations; the algorithms of products are bytes that say nothing to a reader. */
+/* Prints which implementations were chosen; product algorithms are left out, as they are opaque bytes. */
 static void print_choices(const choices *timed)
 {
     enum { READABLE = 100 };
@@ -249,7 +249,7 @@ static status measure_opened(step_bench *b, const choices *timed, int threads)
 {
     if (b->set->range) {
         warm_up(b);
-        /* One step between the profiler's start and its stop. */
+        /* Plays one step between the profiler's start and stop. */
         executor_profile(b->step.executor, true);
         executor_play(b->step.executor, &b->step.compiled.training);
         executor_profile(b->step.executor, false);
@@ -260,7 +260,7 @@ static status measure_opened(step_bench *b, const choices *timed, int threads)
         TRY(measure_product(&b->top.flops, precision_compute(b->config->train.precision), threads));
         b->top.bytes = measure_memory(threads);
     } else {
-        /* A GPU's ceilings are its data sheet's. */
+        /* A GPU's ceilings come from its data sheet. */
         device_facts facts;
         executor_facts(&facts, b->step.executor);
         b->top.bytes = facts.bandwidth > 0 ? facts.bandwidth : 1e12;
@@ -308,7 +308,7 @@ static status measure_config(const settings *set, int operands, char **argv)
     return s;
 }
 
-/* Nothing of a configuration counts but the device. */
+/* Accepts no configuration key but the device. */
 static status only_device(bool *cuda, const char *option, int operands, char **argv)
 {
     *cuda = operands == 1 && strcmp(argv[1], "train.device=cuda") == 0;

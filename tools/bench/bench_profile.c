@@ -19,8 +19,8 @@
 
 enum { STEPS = 5, WARM = 2, TIMES = 15 };
 
-/* Sizes from a tenth of the demo's to GPT-2's: what lies between is interpolated. Two micro-batches, so that gradients
- * are written and added to. */
+/* Model sizes span a tenth of the demo's to GPT-2's; sizes between are interpolated. Two micro-batches make gradients
+ * both written and added to. */
 static const struct {
     const char *words;
     int sequence, micro_batch;
@@ -38,8 +38,8 @@ static const struct {
     {"architecture: gpt2, layers: 1, hidden_size: 768, heads: 12, vocab_size: 16384", 512, 2},
 };
 
-/* How attention's share of the peak grows with the sequence: on a host what takes seconds, on a GPU so many tokens that
- * launching is nothing beside it. */
+/* Samples how attention's share of the peak grows with the sequence: a host gets cases of some seconds, a GPU enough
+ * tokens that launch time is negligible. */
 static const struct {
     const char *words;
     int tokens, sequences[6];
@@ -57,7 +57,7 @@ typedef struct measuring {
     comm *world;
     const device_interface *device;
     int threads;
-    bool rates; /* the model is to know what attention reaches at this length */
+    bool rates; /* the profile stores attention's rate at this length */
 } measuring;
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */
@@ -76,8 +76,8 @@ static void add_point(profile *p, profile_point at)
     p->points[p->count++] = at;
 }
 
-/* Those of one size become one, their median; a file's older ones of the same size and number of threads go: `fresh`
- * begin at `from`. */
+/* Merges the new points (index >= `from`) of one size into their median, and drops the file's older points of the same
+ * size and thread count. */
 static void settle(profile *p, int from)
 {
     profile_point *kept = must_alloc(((unsigned long)p->count + 1) * sizeof *kept);
@@ -107,7 +107,7 @@ static void settle(profile *p, int from)
 
 /* ---- ops --------------------------------------------------------------------------------------------------------- */
 
-/* All ranks play at the same time, as in training: they share caches and memory. */
+/* Times ops while all ranks play at the same time, as in training: they share caches and memory. */
 static void time_ops(const measuring *m, executor *e, const compiled_program *of)
 {
     int count = of->list.count;
@@ -154,15 +154,15 @@ static status time_model(const measuring *m, const char *words, int sequence, in
     return s;
 }
 
-/* With the precision whose peak is that of half precision. A file that was measured before keeps its rates: its points
- * stand beside them. */
+/* Measures attention in bf16, whose peak is that of half precision. A file that was measured before keeps its rates;
+ * the points are added. */
 static status time_lengths(measuring *m, bool host, bool fresh)
 {
     const int which = host ? 0 : 1;
     status s = STATUS_OK;
     m->rates = fresh;
     m->into->lengths = fresh ? 0 : m->into->lengths;
-    m->into->attention_pair = fresh ? 0 : m->into->attention_pair; /* what is measured has it */
+    m->into->attention_pair = fresh ? 0 : m->into->attention_pair; /* a new measurement contains the pair */
     for (int i = 0; i < 6 && lengths[which].sequences[i] > 0 && s == STATUS_OK; i++) {
         const int sequence = lengths[which].sequences[i], batch = lengths[which].tokens / sequence;
         log_info("attention, %d x %d, bf16", batch, sequence);
@@ -174,7 +174,7 @@ static status time_lengths(measuring *m, bool host, bool fresh)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Half of there and back, between the first two ranks. */
+/* Returns half of a round trip between the first two ranks, in seconds. */
 static double time_message(const measuring *m, void *buffer, int64_t bytes)
 {
     int me = comm_rank(m->world);
@@ -220,7 +220,7 @@ static void time_collectives(const measuring *m, char *send, char *receive, int6
         comm_shape shape = comm_call_shape(&call);
         int64_t scratch = comm_scratch_bytes(&shape);
         call.scratch = scratch ? aligned_alloc(64, (size_t)(scratch + 63) / 64 * 64) : NULL;
-        /* Seconds of the call on all members at the same time, the median. */
+        /* Seconds of the call on all members at the same time; the median is used. */
         double seconds[TIMES];
         for (int i = 0; i < TIMES; i++) {
             comm_any(comm_world(m->world), false);
@@ -250,10 +250,10 @@ static void time_messages(const measuring *m)
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-/* What an earlier call has left, or the model that such a device begins with. */
+/* Opens the profile that an earlier call has written, or the one that such a device begins with. */
 static status begin(profile *out, const char *path, const devices_row *row, bool host, bool writes)
 {
-    if (writes) /* measuring takes minutes: what cannot be written is to be known before */
+    if (writes) /* checks writability first, since measuring takes minutes */
         TRY(output_check(path));
     if (access(path, F_OK) == 0)
         return profile_open(out, path);
@@ -263,7 +263,7 @@ static status begin(profile *out, const char *path, const devices_row *row, bool
     return STATUS_OK;
 }
 
-/* Precisions whose products reach the same peak take the same time: one of them is measured. */
+/* True for the first precision of each product peak: equal peaks take the same time, so only one is measured. */
 static bool is_first_at_peak(precision_kind kind)
 {
     bool first = true;
@@ -285,7 +285,7 @@ status bench_profile(const char *path, config_device where, comm *world)
     m.threads = p.threads = cores > 0 ? cores : 1;
     omp_set_num_threads(m.threads);
     status s = STATUS_OK;
-    /* Where ranks take turns on a core, an op's time says nothing of the op. */
+    /* Ranks that take turns on a core make an op's time meaningless. */
     bool turns = host && comm_local_ranks(world) > p.cores;
     if (!turns)
         s = time_lengths(&m, host, from == 0);

@@ -5,7 +5,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-/* An op's time: its share of what lies between two stamps. */
+/* An op's time is its share of the interval between two stamps. */
 typedef struct span {
     int from, to;
     double share;
@@ -16,16 +16,16 @@ struct bench_times {
     const compiled_program *program;
     const device_interface *interface;
     device *device;
-    const op *any; /* an op that computes: what boundaries are recorded for */
+    const op *any; /* a computing op, whose queue records the boundaries */
     span *of;      /* [ops] */
     int next;      /* stamp that has not been used in this step */
-    int last;      /* stamp of the latest boundary on the queue that computes */
-    int *deferred; /* ops behind it whose launch may be kept back */
+    int last;      /* stamp of the latest boundary on the compute queue */
+    int *deferred; /* ops after it whose launch the device may defer */
     int deferred_count;
     bool on;
 };
 
-/* The device may keep these back until another op is launched. */
+/* True if the device may defer the op until another op is launched. */
 static bool may_be_kept_back(const op *o)
 {
     return op_is(o, OP_CLASS_UPDATE) || op_waits(o);
@@ -42,7 +42,7 @@ static int boundary(bench_times *t)
     return stamp(t, t->any);
 }
 
-/* Ends the interval of the deferred ops at a boundary, and divides it among them by their bytes. */
+/* Ends the interval of the deferred ops at a boundary and divides it among them by their bytes. */
 static void share_among_deferred(bench_times *t, int end)
 {
     double all = 0;
@@ -90,7 +90,7 @@ static void after(void *context, const compiled_program *p, int i)
     }
 }
 
-/* An op that the queue that computes plays at once. */
+/* Returns an op that the compute queue plays at once. */
 static const op *computing_op(const program *list)
 {
     for (int i = 0; i < list->count; i++)

@@ -10,12 +10,12 @@
 
 enum { COPIED = 1 << 20, WORDS = 160 };
 
-/* Lines so far, by verdict. */
+/* Counts printed lines by verdict. */
 typedef struct tally {
     int of[DEVICE_NOT_ASKED + 1];
 } tally;
 
-/* Prints a line and counts it: a device_say, whose context is a tally. */
+/* Prints a line and counts it; this is a device_say with a tally as its context. */
 static void say(void *tally_, device_verdict v, const char *name, const char *words)
 {
     static const char *const names[] = {[DEVICE_RIGHT] = "right",
@@ -38,7 +38,7 @@ static void idle(void *context)
     (void)context;
 }
 
-/* The host's mirror into the arena and back, as a step's inputs and results go. */
+/* Copies the host's mirror into the arena and back, as a step does with its inputs and results. */
 static void mirror(tally *t, const device_interface *on, device *d)
 {
     unsigned char *host = (unsigned char *)on->host(d);
@@ -58,7 +58,7 @@ static void mirror(tally *t, const device_interface *on, device *d)
     say_if(t, same, "copies of inputs and results", "1 MiB there and back");
 }
 
-/* What a checkpoint does: memory of the host's is pinned, and takes a copy. */
+/* Copies into pinned host memory, as a checkpoint does. */
 static void aside(tally *t, const device_interface *on, device *d)
 {
     unsigned char *host = aligned_alloc(4096, COPIED), *arena = on->borrow(d, 0, COPIED);
@@ -78,7 +78,7 @@ static void aside(tally *t, const device_interface *on, device *d)
     free(host);
 }
 
-/* What a graph of kernels takes of the device, beside what plans assume until a run has measured its own. */
+/* Prints the device memory that a kernel graph takes, beside the value that plans assume without a measurement. */
 static void graph_memory(tally *t, const device_interface *on, device *d)
 {
     enum { NODES = 1000 };
@@ -116,7 +116,7 @@ static void check_libraries(tally *t, const device_interface *on, const op_backe
     }
 }
 
-/* `second`: as with train.deterministic: false */
+/* `second`: a second pass, run as with train.deterministic: false */
 static status check_ops(tally *t, const device_interface *on, const op_backend *backend, int threads, comm *self,
                         bool second)
 {

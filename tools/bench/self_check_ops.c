@@ -1,5 +1,5 @@
-/* The ops of training steps whose models are those of shipped configurations, made small: each is played on the device
- * by every candidate of its libraries, and by the CPU, on the same operands. */
+/* Checks the ops of training steps of shipped configurations, made small: every candidate of the device's libraries and
+ * the CPU play each op on the same operands. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +18,8 @@ enum { OPERANDS = 11, BOUNDARY = 256, NAME = 160, WORDS = 256 };
 
 /* ---- cases ------------------------------------------------------------------------------------------------------- */
 
-/* Widths of 1, 17, 63, 95 and 127, and as many tokens, leave 1, 15, 31 or 63 of a tile: they become rows, columns and
- * depths of products. Heads have each size that a kernel or a library is made for, and one for which none is. */
+/* Widths of 1, 17, 63, 95 and 127, and as many tokens, leave 1, 15, 31 or 63 of a tile as rows, columns and depths of
+ * products. Heads have each size that a kernel or a library is made for, and one size that none is made for. */
 static const struct {
     const char *model, *more;
     int sequence, micro_batch;
@@ -48,18 +48,18 @@ static const struct {
      "", 17, 1},
 };
 
-/* Attention of a rank of several that divide samples by halves: heads, key/value heads, head size, tokens of a sample,
- * samples, window, documents, ranks, and which of them. */
+/* Attention cases of one rank with zig-zag shards of the samples: heads, key/value heads, head size, tokens of a
+ * sample, samples, window, documents, ranks, and the rank's index. */
 static const int halves[][9] = {
     {4, 2, 64, 32, 2, 0, 0, 2, 0}, {2, 1, 128, 72, 1, 0, 1, 3, 1}, {2, 1, 64, 48, 1, 20, 0, 2, 1}};
 
-/* Of a result, relative to its largest; and by how much more for each root of a product's depth, where roundings of
- * sums show. What is not the work of a library or of tensor cores may use an instruction that approximates. */
+/* Relative tolerance of an output's norm, and its GROWTH by the square root of a product's depth, where rounding errors
+ * add up. Ops outside the libraries and tensor cores may use approximate instructions (APPROXIMATE). */
 static const double TOLERANCE[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 8e-3, [DTYPE_FP16] = 2e-3};
 static const double GROWTH[] = {[DTYPE_FP32] = 0.125, [DTYPE_FP16] = 0};
 static const double APPROXIMATE = 1e-4;
 
-/* An op that the CPU has played: both arenas are of the host, and lie as the device's does. */
+/* An op that the CPU has played: both arenas are in host memory, laid out like the device's. */
 typedef struct one {
     const op *o;
     const char *before, *right;
@@ -69,22 +69,22 @@ typedef struct one {
 
 typedef struct checker {
     const self_check_on *w;
-    const bench_step *step; /* that is being played */
-    char *before;           /* its arena before the op at hand */
-    dtype type;             /* that it computes in */
-    int wanted;             /* keys that the device has asked about before */
-    char (*names)[NAME];    /* of what has been checked, of one type */
+    const bench_step *step; /* step being played */
+    char *before;           /* copy of its arena before the current op */
+    dtype type;             /* compute type of the step */
+    int wanted;             /* number of keys that the device has asked about so far */
+    char (*names)[NAME];    /* names of checked ops of this type */
     int count;
 } checker;
 
-/* Where element i is: bytes from the arena's start. */
+/* Returns the byte offset of element i from the arena's start. */
 static int64_t address_of(const tensor *t, int64_t i)
 {
     int64_t columns = tensor_elements(t) / t->shape[0];
     return t->address + (i / columns * t->pitch + i % columns) * dtype_bytes((dtype)t->type);
 }
 
-/* Uniform in [-1, 1), rounded to the type. */
+/* Fills a tensor with uniform values in [-1, 1), rounded to its type. */
 static void fill_random(char *arena, const tensor *t, int number)
 {
     for (int64_t i = 0; i < tensor_elements(t); i++) {
@@ -112,7 +112,7 @@ static void copy_operand(const checker *k, const tensor *t, const char *from, ch
     k->w->on->give_back(k->w->d, memory, t->address, tensor_bytes(t), from != NULL);
 }
 
-/* Plays `o` once, or captured and replayed; its outputs are then in *out, an arena. */
+/* Plays `o` once, or captures and replays it; copies its outputs into the arena `out`. */
 static void play(char *out, const checker *k, const one *c, const op *o, bool captured)
 {
     const device_interface *on = k->w->on;
@@ -145,12 +145,12 @@ static bool same_bits(const one *c, const char *a, const char *b)
     return true;
 }
 
-/* |got - right| / |right| of an output; infinite where something is no number, or a whole number is another. */
+/* Returns |got - right| / |right| of an output; infinite if a value is not finite or an integer differs. */
 static double error_of(const tensor *t, const char *got, const char *right)
 {
     double square = 0, error = 0;
     dtype type = (dtype)t->type;
-    if (type == DTYPE_INT64) { /* an exact sum has many forms */
+    if (type == DTYPE_INT64) { /* one exact sum has many representations */
         double x = exact_sum_value((const int64_t *)(const void *)(got + t->address)),
                y = exact_sum_value((const int64_t *)(const void *)(right + t->address));
         return x == y ? 0 : fabs(x - y) / fabs(y);
@@ -191,7 +191,7 @@ static double tolerance_of(const checker *k, const op *o, const tensor *out)
     return out->type == DTYPE_INT64 ? TOLERANCE[DTYPE_FP32] : 0;
 }
 
-/* The error of the output whose error is the largest part of its tolerance; that tolerance. */
+/* Returns the output error that is largest relative to its tolerance; *tolerance is that tolerance. */
 static double worst_error(double *tolerance, const checker *k, const one *c, const char *got)
 {
     double worst = 0;
@@ -208,7 +208,7 @@ static double worst_error(double *tolerance, const checker *k, const one *c, con
     return worst;
 }
 
-/* With what is chosen now; `how` says what that is. */
+/* Checks the op with the current choice, which `how` describes. */
 static void judge(const checker *k, const one *c, const op *o, const char *how)
 {
     AUTO_FREE char *first = must_alloc((unsigned long)c->bytes), *again = must_alloc((unsigned long)c->bytes);
@@ -227,7 +227,7 @@ static void judge(const checker *k, const one *c, const op *o, const char *how)
     k->w->say(k->w->context, error <= tolerance && same && graph ? DEVICE_RIGHT : DEVICE_WRONG, c->name, words);
 }
 
-/* Each candidate for the keys that this op has added. */
+/* Checks each candidate for the keys that this op has added. */
 static void judge_candidates(checker *k, const one *c, const op *o)
 {
     const device_choices *of = &k->w->on->choices;
@@ -288,8 +288,8 @@ static void name_of(char out[NAME], const checker *k, const op *o)
         strncat(out, ", adds", NAME - strlen(out) - 1);
 }
 
-/* Has such an op been checked in this type? From now on one has. Of products those of one depth are alike, if their
- * columns are, or are not, whole vectors of 8 elements. */
+/* Tells whether such an op has been checked in this type, and marks it as checked. Products of one depth count as the
+ * same if their columns both are, or both are not, multiples of 8 elements. */
 static bool is_known(checker *k, const op *o, const char *name)
 {
     char product[NAME];
@@ -307,7 +307,7 @@ static bool is_known(checker *k, const op *o, const char *name)
     return false;
 }
 
-/* The device's working memory lies behind the arena. */
+/* Checks one op; the device's scratch memory follows the arena. */
 static void check_op(checker *k, const op *of, const char *before, const char *right, int64_t bytes)
 {
     one c = {.o = of, .before = before, .right = right, .bytes = bytes};
@@ -334,7 +334,7 @@ static void check_op(checker *k, const op *of, const char *before, const char *r
         judge_candidates(k, &c, &o);
 }
 
-/* Sums vary in attention's gradients alone, of a library that takes 16 bits. */
+/* Selects the ops to check: sums vary only in attention's gradients by a library of 16-bit types. */
 static bool is_asked(const checker *k, const op *o)
 {
     if (k->w->varies)
@@ -344,8 +344,8 @@ static bool is_asked(const checker *k, const op *o)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Operands of products and attention are not the few small numbers that a model begins with; a gradient of attention
- * keeps what its forward pass has left. */
+/* Fills operands of products and attention with random numbers, since a new model's are few and small; an attention
+ * gradient keeps the results of its forward pass. */
 static void before_op(void *checker_, const compiled_program *p, int index)
 {
     const checker *k = checker_;
@@ -367,7 +367,7 @@ static void after_op(void *checker_, const compiled_program *p, int index)
         check_op(k, o, k->before, executor_context(k->step->executor)->arena, k->step->compiled.arena_bytes);
 }
 
-/* Documents of 1, 2, 3, ... tokens, begun anew in each sample. */
+/* Fills the starts of documents of 1, 2, 3, ... tokens, which restart in each sample. */
 static void fill_starts(int32_t *starts, int64_t tokens, int64_t sequence)
 {
     int32_t begin = 0, length = 1;
@@ -414,7 +414,7 @@ static tensor *operand(tensor **next, int64_t *bytes, dtype type, int64_t rows, 
     return t;
 }
 
-/* By the CPU, then by the device. */
+/* Plays the op on the CPU, then on the device. */
 static status check_apart(checker *k, op *o, char *arena, int64_t bytes)
 {
     int64_t more = cpu_backend.scratch_bytes(o, k->w->threads);
@@ -432,7 +432,7 @@ static status check_apart(checker *k, op *o, char *arena, int64_t bytes)
     return STATUS_OK;
 }
 
-/* A rank has two runs of the tokens of each sample, and all keys and values. */
+/* Checks attention of a rank that holds two runs of each sample's tokens, and all keys and values. */
 static status check_halves(checker *k, const int *s)
 {
     const int64_t tokens = (int64_t)s[3] * s[4], run = s[3] / (2 * s[7]), count = tokens / s[7], wide = s[0] * s[2],

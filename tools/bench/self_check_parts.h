@@ -1,13 +1,13 @@
-/* phalanx bench --self-check: what only this machine's device and libraries can judge, a line each with its verdict. */
+/* phalanx bench --self-check: checks that need this machine's device and libraries, one line and verdict each. */
 #pragma once
 
 #include "kernels/device.h"
 #include "parallel/comm/comm.h"
 
-/* Fails where something is wrong; `self`: this process alone. */
+/* Fails if a check is wrong; `self` is a communicator of this process alone. */
 status self_check(const device_interface *on, int threads, comm *self);
 
-/* The ops of a self-check. */
+/* Checks the ops. */
 enum { SELF_CHECK_ARENA = 64 << 20 }; /* bytes */
 
 typedef struct self_check_on {
@@ -15,12 +15,12 @@ typedef struct self_check_on {
     device *d; /* open, with an arena of SELF_CHECK_ARENA */
     const op_backend *backend;
     int threads;
-    bool varies; /* the order of sums may: no bits are compared */
-    comm *self;  /* of this process alone */
+    bool varies; /* sums may come in any order: bits are not compared */
+    comm *self;  /* communicator of this process alone */
     device_say *say;
-    void *context; /* of say */
+    void *context; /* first argument of say */
 } self_check_on;
 
-/* The ops of small models' steps by every candidate of the device's libraries and by our own kernels, against the
- * CPU's: the values, a second run's bits, and those of a captured run where the device can capture. */
+/* Compares the ops of small models' steps, by every candidate of the device's libraries and by our own kernels, with
+ * the CPU's: the values, the bits of a second run, and those of a captured run if the device can capture. */
 status self_check_ops(const self_check_on *w);

@@ -75,7 +75,7 @@ bool children_ended(pid_t child, int *exit_status)
 
 typedef struct process {
     pid_t pid, parent;
-    char state; /* as in /proc/PID/stat */
+    char state; /* state letter of /proc/PID/stat */
     bool below;
 } process;
 
@@ -84,7 +84,7 @@ typedef struct processes {
     process *all;
 } processes;
 
-/* What has ended needs no signal: it is as if it were not there. */
+/* Reads a process; false for one that has ended, since it needs no signal. */
 static bool look_at(process *out, const char *pid)
 {
     char path[64], text[512] = "";
@@ -92,7 +92,7 @@ static bool look_at(process *out, const char *pid)
     AUTO(FILE) *f = fopen(path, "r");
     size_t got = f ? fread(text, 1, sizeof text - 1, f) : 0;
     text[got] = 0;
-    const char *rest = strrchr(text, ')'); /* a name may hold anything */
+    const char *rest = strrchr(text, ')'); /* the command's name may hold any character, even ')' */
     *out = (process){.pid = atoi(pid)};
     return rest && sscanf(rest + 1, " %c %d", &out->state, &out->parent) == 2 && out->parent && out->state != 'Z';
 }
@@ -105,7 +105,7 @@ static bool is_below(const processes *p, pid_t pid)
     return false;
 }
 
-/* All living processes below this one. The caller's to free. */
+/* Returns all living processes below this one; the caller frees the list. */
 static processes find_below(void)
 {
     processes p = {0};
@@ -189,7 +189,7 @@ bool children_kill(double seconds)
 
 /* ---- what Open MPI's mpirun leaves when it is killed: its session's folder, shared memory of its ranks ---- */
 
-/* The number of the job, from the session's contact.txt: "JOB.0;tcp://...". Its upper half is the launcher's; 0:
+/* Reads the job's number from the session's contact.txt: "JOB.0;tcp://...". Its upper half is the launcher's; 0:
  * unknown. */
 static unsigned job_of(const char *session)
 {
@@ -201,7 +201,7 @@ static unsigned job_of(const char *session)
     return job;
 }
 
-/* vader_segment.HOST.UID.JOB.RANK, JOB in hexadecimal. A host's name may hold dots, so it is read from the end. */
+/* Removes vader_segment.HOST.UID.JOB.RANK (JOB in hexadecimal), parsed from the end: a host's name may hold dots. */
 static void remove_segments(unsigned job)
 {
     AUTO(DIR) *folder = opendir("/dev/shm");
@@ -212,7 +212,7 @@ static void remove_segments(unsigned job)
             number = strrchr(copy, '.');
         }
         if (number && strncmp(copy, "vader_segment.", 14) == 0 && (strtoul(number + 1, NULL, 16) ^ job) >> 16 == 0)
-            unlinkat(dirfd(folder), e->d_name, 0); /* another user's stays */
+            unlinkat(dirfd(folder), e->d_name, 0); /* fails for another user's file, which stays */
         free(copy);
     }
 }

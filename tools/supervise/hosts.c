@@ -15,10 +15,10 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* More slots than a machine or a job has. */
+/* These limits exceed the slots of any machine and any job. */
 enum { MOST_SLOTS = 1 << 16, MOST_RANKS = 1 << 20 };
 
-/* "slots = 4" as "slots=4" */
+/* Rewrites "slots = 4" as "slots=4". */
 static void join_around_equals(char *line)
 {
     char *to = line;
@@ -42,11 +42,11 @@ static bool read_slots(int *slots, const char *text)
     return end != text && !*end && !errno && value >= 1 && value <= MOST_SLOTS;
 }
 
-/* "[ADDRESS]" or "[ADDRESS]:N" of IPv6. Cuts the address out; *colon: before N, or NULL. */
+/* Splits "[ADDRESS]" or "[ADDRESS]:N" of IPv6. Cuts the address out; *colon points at the one before N, or is NULL. */
 static bool split_brackets(char **name, char **colon)
 {
     char *end = strchr(*name, ']'), *first = strchr(*name, ':');
-    size_t behind = end && first && end > first ? (size_t)(end - first - 1) : 0; /* the first colon, in the brackets */
+    size_t behind = end && first && end > first ? (size_t)(end - first - 1) : 0; /* characters from colon to ']' */
     if (behind == 0 || !memchr(first + 1, ':', behind) || (*name)[1] == '[' || (end[1] && end[1] != ':'))
         return false;
     *colon = end[1] ? end + 1 : NULL;
@@ -55,8 +55,8 @@ static bool split_brackets(char **name, char **colon)
     return true;
 }
 
-/* "NAME:N", "[ADDRESS]:N"; a name with several colons is an address of IPv6. Cuts the name off; false: N is no
- * number. */
+/* Splits "NAME:N" or "[ADDRESS]:N"; a name with several colons is an IPv6 address. Cuts the name off; false if N is not
+ * a number. */
 static bool split_name(char **name, int *slots)
 {
     char *colon = strchr(*name, ':');
@@ -72,7 +72,7 @@ static bool split_name(char **name, int *slots)
     return read_slots(slots, colon + 1);
 }
 
-/* "name slots=N ...", "name:N", "name"; a line may be a comment. */
+/* Parses "name slots=N ...", "name:N" or "name"; a line may be a comment. */
 static status parse(hosts *h, char *line, const char *path, int number)
 {
     char *comment = strchr(line, '#'), *rest = line;
@@ -150,7 +150,7 @@ hosts_entry *hosts_find(const hosts *h, const char *name)
 
 typedef struct addresses {
     int count;
-    unsigned char (*item)[1 + 16]; /* the family, and the address */
+    unsigned char (*item)[1 + 16]; /* the family, then the address */
 } addresses;
 
 static void add_address(addresses *a, const struct sockaddr *from)
@@ -174,7 +174,7 @@ static addresses find_addresses(const char *name)
     struct addrinfo *all = NULL;
     struct ifaddrs *its = NULL;
     gethostname(own, sizeof own - 1);
-    if (strcmp(own, name) == 0 && getifaddrs(&its) == 0) { /* this machine knows all, whatever its name leads to */
+    if (strcmp(own, name) == 0 && getifaddrs(&its) == 0) { /* this machine knows all of its addresses */
         for (struct ifaddrs *i = its; i; i = i->ifa_next)
             add_address(&a, i->ifa_addr);
         freeifaddrs(its);

@@ -1,9 +1,9 @@
 /* phalanx supervise: starts a job again when an incident has ended it, until it is done or a person is needed.
  *
- * Every start has an id of its own, and what is believed of it carries that id: the lock of the folder, incidents, the
- * summary, events. Anybody may write to the folder, and a clock may say anything: what other starts have left or write
- * meanwhile, and when, decides nothing. One supervisor holds a folder. A job that is at work there already is watched
- * until it ends, not started again. */
+ * Every start has an id, and the supervisor believes only records that carry it: the folder's lock, incidents, the
+ * summary, events. Any process may write to the folder, and a clock may be wrong: records and times of other starts
+ * decide nothing. One supervisor holds a folder. It watches a job that is already at work there until it ends, and does
+ * not start it again. */
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
@@ -34,50 +34,50 @@
 #include "tools/supervise/hosts.h"
 #include "tools/supervise/supervise_command.h"
 
-/* A holder of the folder on another machine is dead when its lock has not beaten for so long. */
+/* A lock whose holder on another machine has been silent for this many seconds is stale. */
 #define LEASE 30.0
 
 typedef struct supervisor {
     supervise_command command;
     config config;
-    hosts hosts; /* none: a job of fixed size */
+    hosts hosts; /* empty: a job of fixed size */
     bool elastic;
-    int64_t restarts; /* allowed */
+    int64_t restarts; /* restarts allowed */
     char *output, *list, *lock;
-    lock *own;    /* one supervisor, one folder; NULL: run.lock is off */
-    off_t copied; /* of the output, to our own */
+    lock *own;    /* lock against a second supervisor; NULL: run.lock is off */
+    off_t copied; /* bytes of output copied to our own */
     causes memory;
 
-    /* the job at hand */
-    char id[INCIDENT_RUN]; /* of its start */
-    pid_t child;           /* 0: a job that was at work already */
-    lock_sight sight;      /* of that one's lock */
+    /* the current job */
+    char id[INCIDENT_RUN]; /* id of its start */
+    pid_t child;           /* 0: a job that was already at work */
+    lock_sight sight;      /* last sight of that job's lock */
     int ranks, data;
-    int64_t position; /* of its incidents */
-    bool begun;       /* a rank has been heard of */
-    double over;      /* when it was seen to be over; 0: it goes on */
-    double heard;     /* when it last wrote something */
-    int64_t size;     /* of what it writes */
-    double running;   /* when none of its processes was last seen stopped */
-    double frozen;    /* for so many seconds one had been when the job was ended; 0: it was not ended for that */
-    double asked;     /* when it was last asked to stop; 0: it has not been */
-    bool unreachable; /* it cannot be asked, or ended, from here */
+    int64_t position; /* offset of its first incident */
+    bool begun;       /* a rank has reported */
+    double over;      /* time at which it was seen to be over; 0: it goes on */
+    double heard;     /* time of its last write */
+    int64_t size;     /* bytes it has written */
+    double running;   /* last time at which none of its processes was stopped */
+    double frozen;    /* seconds that a process had been stopped when the job was ended for it; 0: another end */
+    double asked;     /* time of the last request to stop; 0: none */
+    bool unreachable; /* this machine can neither ask nor end it */
 
-    /* what it took */
-    bool own_files; /* a start of ours has made the run what it is: from now on it goes on from its own checkpoints */
+    /* the run as a whole */
+    bool own_files; /* a start of ours has made files of the run: later starts resume from its own checkpoints */
     int64_t started;
-    double failed; /* when the last job was seen to have failed; 0: the run goes on by now */
+    double failed; /* time at which the last job was seen to have failed; 0: the run goes on by now */
     int64_t failed_step;
 } supervisor;
 
-/* A job that is over by its own account, but whose launcher stays, is ended after so long. */
+/* The supervisor ends a job that reports its end but leaves its launcher running, after this many seconds. */
 #define LINGER_SECONDS 3.0
-/* And one from which nothing is heard after all its limits and so much more: its watchdogs are frozen, too. */
+/* It also ends a job that is silent for this long beyond all its limits: its watchdogs are frozen, too. */
 #define SILENT_SECONDS 60.0
 
 /* ---- what the job says ---- */
 
-/* From the file to our own standard output, as much as its reader takes without being waited for: the rest is in the
+/* Copies from the file to our own standard output as much as the reader takes without blocking; the rest stays in the
  * file. */
 static bool copy_output(supervisor *s)
 {
@@ -100,7 +100,7 @@ static int64_t bytes_in(const char *folder, const char *name)
     return stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
 }
 
-/* Copies what is left of the job's output, as long as its reader takes some within `seconds`. */
+/* Copies the rest of the job's output, as long as its reader takes some within `seconds`. */
 static void finish_output(supervisor *s, double seconds)
 {
     const char *folder = s->config.run.folder;
@@ -115,7 +115,7 @@ static bool is_server(const supervisor *s)
     return strcmp(s->command.job, "server") == 0;
 }
 
-/* A server has nothing to say while its islands train. */
+/* Returns the seconds of silence allowed; a server is silent while its islands train. */
 static double patience(const supervisor *s)
 {
     if (is_server(s))
@@ -129,13 +129,13 @@ static double patience(const supervisor *s)
 
 /* ---- one job ---- */
 
-/* Does the job that was at work already go on? */
+/* Tells whether the job that was already at work goes on. */
 static bool is_at_work(supervisor *s)
 {
     return lock_watch(&s->sight, s->lock, LEASE) && strcmp(s->sight.id, s->id) == 0;
 }
 
-/* The process that holds the lock: one rank that is asked tells the others. */
+/* Signals the process that holds the lock: one rank that is asked tells the others. */
 static void signal_holder(supervisor *s, int number)
 {
     if (is_at_work(s) && s->sight.here && kill((pid_t)s->sight.pid, number) == 0)
@@ -145,7 +145,7 @@ static void signal_holder(supervisor *s, int number)
     s->unreachable = true;
 }
 
-/* The ranks here; or, if none is, the launcher, which passes this on to them wherever they are. */
+/* Signals the ranks here, or, if none is here, the launcher, which passes the signal on to them. */
 static void pass_on(supervisor *s, int number)
 {
     if (!s->child)
@@ -170,7 +170,7 @@ static void pass_on_requests(supervisor *s, bool *saved)
     pass_on(s, SIGUSR1);
 }
 
-/* A process that a signal has stopped, with its own watchdog: where others wait for it they say so, but a rank alone
+/* Detects a process that a signal has stopped, with its own watchdog: waiting ranks would report it, but a single rank
  * has none. */
 static bool is_frozen(supervisor *s, double time)
 {
@@ -184,14 +184,14 @@ static bool is_frozen(supervisor *s, double time)
     return true;
 }
 
-/* Has this start itself said that it ends? */
+/* Tells whether this start itself has reported its end. */
 static bool has_said_end(const supervisor *s)
 {
     const char *folder = s->config.run.folder;
     return causes_read(folder, s->position, s->id).known || report_ending(folder, s->id) != REPORT_UNKNOWN;
 }
 
-/* A rank has begun: it holds the folder's lock, or has said something. */
+/* Notes that a rank has begun: it holds the folder's lock, or has reported. */
 static void watch_begin(supervisor *s)
 {
     lock_sight seen = {0};
@@ -201,7 +201,7 @@ static void watch_begin(supervisor *s)
     s->begun = strcmp(seen.id, s->id) == 0 || has_said_end(s);
 }
 
-/* The job has said that it ends, or nobody has said anything for too long. */
+/* Tells whether the job has reported its end, or has been silent for too long. */
 static bool is_over(supervisor *s)
 {
     double time = clock_seconds();
@@ -216,7 +216,7 @@ static bool is_over(supervisor *s)
     return s->over > 0 && time - s->over > LINGER_SECONDS;
 }
 
-/* Since the last job failed: the first step, or a server's merge, that it had not done. */
+/* Reports the first step, or a server's merge, done after the last job failed that it had not done. */
 static void watch_recovery(supervisor *s)
 {
     if (s->failed <= 0 || causes_progress(s->config.run.folder) <= s->failed_step)
@@ -226,7 +226,7 @@ static void watch_recovery(supervisor *s)
     s->failed = 0;
 }
 
-/* Whatever is left of it. */
+/* Kills the remaining processes of the job. */
 static void end_job(supervisor *s)
 {
     if (s->child) {
@@ -240,14 +240,14 @@ static void end_job(supervisor *s)
     s->unreachable = is_at_work(s);
 }
 
-/* Does somebody else supervise this folder by now? */
+/* Tells whether another supervisor has taken this folder over. */
 static bool is_evicted(const supervisor *s)
 {
     return s->own && lock_lost(s->own);
 }
 
-/* Attends to the job until it ends, however, or another supervisor has taken it over: nothing of it is left. Returns
- * its exit status. */
+/* Attends to the job until it ends, and removes its remains, or until another supervisor has taken it over. Returns its
+ * exit status. */
 static int attend(supervisor *s)
 {
     int exit_status = STATUS_FAILED;
@@ -260,7 +260,7 @@ static int attend(supervisor *s)
         pass_on_requests(s, &saved);
         if (clock_seconds() - looked > 0.2) {
             looked = clock_seconds();
-            /* Somebody writes: lines on the screen, or metrics. */
+            /* Growth of the output or the metrics shows that a rank writes. */
             int64_t size =
                 bytes_in(s->config.run.folder, "output.log") + bytes_in(s->config.run.folder, "metrics.jsonl");
             if (size != s->size)
@@ -287,7 +287,7 @@ static int attend(supervisor *s)
 
 /* ---- its size and its hosts ---- */
 
-/* Can so many ranks be laid out, whatever parallel.data says? *data: into how many data-parallel parts. */
+/* True if `ranks` ranks can be laid out with any parallel.data; *data: the number of data-parallel ranks. */
 static bool fits(int *data, const config *c, int ranks)
 {
     grid g;
@@ -299,7 +299,7 @@ static bool fits(int *data, const config *c, int ranks)
     return true;
 }
 
-/* The most ranks that there are slots for, and that can be laid out; the same as before if the run is not elastic. */
+/* Chooses the most ranks that have slots and can be laid out; the same as before if the run is not elastic. */
 static status choose_size(int *ranks, int *data, const supervisor *s)
 {
     int slots = hosts_slots(&s->hosts), wanted = s->config.parallel.size[GRID_DATA];
@@ -339,11 +339,10 @@ static hosts_entry *find_host(const hosts *h, const char *name)
     return e;
 }
 
-/* A host that is to blame is left out if the others can do without it; at its second time, also if that makes the run
- * smaller. */
+/* Excludes a host that is to blame if the others suffice; at its second incident, also if the run gets smaller. */
 static void leave_out(supervisor *s, const cause *why)
 {
-    /* Is the rank that the incident names on a host to do without? */
+    /* Only some verdicts on a named host exclude it. */
     bool wanted = s->hosts.count > 0 &&
                   (why->known && why->verdict != INCIDENT_DATA && why->verdict != INCIDENT_NUMBERS &&
                    why->verdict != INCIDENT_REFUSED && why->verdict != INCIDENT_LINK) &&
@@ -392,7 +391,7 @@ static cause find_cause(supervisor *s, int exit_status)
     return why;
 }
 
-/* Another start, or this command's exit status: what there is to be done about a trouble. -1: another start. */
+/* Decides about a failure: returns this command's exit status, or -1 for another start. */
 static int reconsider(supervisor *s, const cause *why)
 {
     int64_t progress = causes_progress(s->config.run.folder);
@@ -417,8 +416,8 @@ static int reconsider(supervisor *s, const cause *why)
     return s->config.run.exit_when_stopped;
 }
 
-/* What is left to be done after a job: its end as this command's exit status, or -1: another start. An exit status is
- * only known of a command that was started here. */
+/* Decides after a job: returns its end as this command's exit status, or -1 for another start. Only a command that was
+ * started here has a known exit status. */
 static int judge(supervisor *s, int exit_status)
 {
     report_end end = report_ending(s->config.run.folder, s->id);
@@ -429,8 +428,8 @@ static int judge(supervisor *s, int exit_status)
     if (s->child && (exit_status == STATUS_USAGE || exit_status == 127))
         return exit_status == 127 ? STATUS_FAILED : STATUS_USAGE;
     cause why = find_cause(s, exit_status);
-    /* With checkpoint.resume=never, or a checkpoint's name, the first start begins there. What that one has made is
-     * not to be undone by the next. */
+    /* The first start begins as checkpoint.resume=never, or a checkpoint's name, says. Later starts must not undo its
+     * results. */
     const char *folder = s->config.run.folder;
     bool never = strcmp(s->config.checkpoint.resume, "never") == 0;
     s->own_files |= never ? causes_began(folder, s->id) : causes_saved(folder, s->id);
@@ -442,7 +441,7 @@ static int judge(supervisor *s, int exit_status)
     return code;
 }
 
-/* A job of this id begins now. */
+/* Resets the state for a job that begins now. */
 static void begin(supervisor *s)
 {
     s->over = s->asked = s->frozen = 0;
@@ -469,9 +468,9 @@ static status start(supervisor *s)
     return result;
 }
 
-/* A job that lives: its supervisor was killed, or it never had one. False: nobody is at work in the folder. After a job
- * of its own a supervisor finds another one where that job's folder was not the run's, which has come back since; of
- * hosts that are lost it does not wait for a lease then. */
+/* Takes over a living job: its supervisor was killed, or it never had one. False if no job works in the folder. After
+ * its own job, a supervisor finds another one only if that job's folder was not the run's, which has come back since;
+ * it does not wait for the lease of lost hosts then. */
 static bool adopt(supervisor *s)
 {
     if (!s->config.run.lock || !lock_watch(&s->sight, s->lock, LEASE))
@@ -488,7 +487,7 @@ static bool adopt(supervisor *s)
     return true;
 }
 
-/* One job, until it ends or it is clear that it cannot begin: this command's exit status, or -1: another start. */
+/* Runs one job until it ends or cannot begin; returns this command's exit status, or -1 for another start. */
 static int run_job(supervisor *s)
 {
     if (adopt(s))
@@ -523,7 +522,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     const options_said said = options_said_of(k->count - k->config, k->words + k->config);
     TRY(config_load(&s->config, said.file, said.overrides, said.override));
     if (s->config.run.log_format == CONFIG_LOG_JSON)
-        outlet_write_json(log_rank); /* the job's own lines have their time, and pass as they are */
+        outlet_write_json(log_rank); /* the job's own lines carry their time and pass unchanged */
     TRY(weights_configure(&s->config));
     if (is_server(s) && (hosts_file || s->elastic || supervise_command_sized(k)))
         return status_fail(STATUS_USAGE, "a server's size is fixed: write it as mpirun -np N phalanx server ..., "
@@ -540,7 +539,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     s->lock = must_format("%s/lock", s->config.run.folder);
     s->copied = (off_t)bytes_in(s->config.run.folder, "output.log");
     TRY(children_adopt());
-    /* One supervisor a folder: two would take each other's jobs for strangers'. */
+    /* Two supervisors in a folder would take each other's jobs for strangers'. */
     char id[MANIFEST_RUN];
     if (!s->config.run.lock)
         return STATUS_OK;
@@ -550,10 +549,10 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     return taken == STATUS_OK ? STATUS_OK : status_context(taken, "a supervisor is at work here already");
 }
 
-/* A reader that takes nothing for so long is stuck; output.log holds what it lacks. */
+/* A reader that takes no output for this many seconds is stuck; output.log holds the rest. */
 #define READER_SECONDS 1.0
 
-/* The last of the output, to a reader that may read no more. */
+/* Writes the last output, to a reader that may read no more. */
 static void finish(supervisor *s)
 {
     if (s->output)

@@ -8,8 +8,8 @@
 
 static const char SIZE_KEY[] = "parallel.data=", RESUME_KEY[] = "checkpoint.resume=";
 
-/* Is this word the configuration of a job, as in `phalanx train CONFIG.yaml`? Several jobs are parts of one under
- * mpirun. */
+/* Tells whether this word is a job's configuration, as in `phalanx train CONFIG.yaml`. Under mpirun, several may be
+ * parts of one job. */
 static bool is_configuration(const supervise_command *k, int word)
 {
     return word >= 2 && (strcmp(k->words[word - 1], "train") == 0 || strcmp(k->words[word - 1], "server") == 0) &&
@@ -51,7 +51,7 @@ bool supervise_command_sized(const supervise_command *k)
     return false;
 }
 
-/* Every `name` in a word becomes `value`; frees the word. */
+/* Replaces every `name` in a word by `value`; frees the word. */
 static char *replace(char *word, const char *name, const char *value)
 {
     for (char *at = word; (at = strstr(at, name));) {
@@ -72,7 +72,7 @@ char **supervise_command_expand(const supervise_command *k, const supervise_star
         const char *text = k->words[i];
         if (i >= k->config && ((start->data > 0 && strncmp(text, SIZE_KEY, sizeof SIZE_KEY - 1) == 0) ||
                                (start->resume && strncmp(text, RESUME_KEY, sizeof RESUME_KEY - 1) == 0)))
-            continue; /* an override that this start replaces */
+            continue; /* skips an override that this start replaces */
         words[count] = replace(must_strdup(k->words[i]), "{ranks}", number);
         words[count] = replace(words[count], "{hosts}", start->hosts);
         count++;

@@ -1,4 +1,4 @@
-/* The command that `phalanx supervise` runs: its words, where its configuration is, and its words for one start. */
+/* The command that `phalanx supervise` runs: its words, the place of its configuration, and its words for one start. */
 #pragma once
 
 #include <stdbool.h>
@@ -6,27 +6,27 @@
 #include "memory/status.h"
 
 typedef struct supervise_command {
-    char *const *words; /* the caller's */
+    char *const *words; /* the caller owns them */
     int count;
     const char *job; /* "train" or "server" */
-    int config;      /* the word after it; all that follow are overrides */
+    int config;      /* index of the word after it; all later words are overrides */
 } supervise_command;
 
 /* Refuses {ranks} and {hosts} in the configuration's words: the run's folder and its keys are the same at every
  * start. */
 status supervise_command_open(supervise_command *out, int count, char *const *words);
-/* Does it leave its size open ("{ranks}" or "{hosts}")? */
+/* Tells whether the command leaves its size open ("{ranks}" or "{hosts}"). */
 bool supervise_command_sized(const supervise_command *k);
 
-/* What differs from start to start. */
+/* Values that differ from start to start. */
 typedef struct supervise_start {
-    const char *id;     /* of the start: --start-id, after each configuration */
-    const char *hosts;  /* for {hosts} */
-    int ranks;          /* for {ranks} */
+    const char *id;     /* value of --start-id, added after each configuration */
+    const char *hosts;  /* value of {hosts} */
+    int ranks;          /* value of {ranks} */
     int data;           /* parallel.data; 0: as the command says */
     const char *resume; /* checkpoint.resume; NULL: as the command says */
 } supervise_start;
 
-/* Ends with NULL; supervise_command_free_words. */
+/* Returns the words, ended by NULL; supervise_command_free_words frees them. */
 char **supervise_command_expand(const supervise_command *k, const supervise_start *start);
 void supervise_command_free_words(char **words);

@@ -1,5 +1,4 @@
-/* For tokenize, merge and split: writing data sets, and copying documents and the tokenizer from one data set to
- * another. */
+/* Shared by tokenize, merge and split: writes data sets, and copies documents and the tokenizer from one to another. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,17 +9,17 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "memory/status.h"
 
-/* What is written is a file of this machine, and no object of a store: one line of a failure says so. */
+/* Fails with one line if the output is an object of a store: outputs are files of this machine. */
 status dataset_is_here(const char *option, const char *path);
-/* Make the folder of a data set to be written; fails where there is one already, unless `force`. */
+/* Makes the folder of a data set to be written; fails if the data set exists, unless `force`. */
 status dataset_prepare(const char *prefix, bool force);
-/* Make the folder of a file that will be written. */
+/* Makes the folder of a file that will be written. */
 status dataset_make_parent(const char *path);
-/* The vocabulary size from which a writer chooses the narrowest type of ids that fits all inputs. */
+/* Returns the vocabulary size from which a writer chooses the narrowest type of ids that fits all inputs. */
 int64_t dataset_room(indexed *const *inputs, int count);
-/* `ids` is scratch, the caller's. */
+/* Copies a document; `ids` is the caller's scratch. */
 status dataset_copy(indexed_writer *w, buffer_ids *ids, const indexed *x, int64_t document);
-/* Close the writer if all went well so far, else abandon what it wrote. */
+/* Closes the writer if `s` is OK, else abandons its output. */
 status dataset_finish(status s, indexed_writer *w);
-/* The tokenizer beside a data set; NULL when there is none. A damaged one is a failure. */
+/* Opens the tokenizer beside a data set; NULL if there is none. A damaged one is a failure. */
 status dataset_tokenizer(tokenizer **out, const char *prefix);

@@ -12,13 +12,13 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { DEEPEST = 64 }; /* folders within folders: a link may lead back */
+enum { DEEPEST = 64 }; /* deepest folder read, since a link may lead back */
 
 #define KINDS "*.txt, *.md, *.jsonl, *.json, packed or not, *.parquet, *.arrow"
 
 typedef struct left_out {
     int files, hidden;
-    char *one; /* a file among them */
+    char *one; /* path of one such file */
 } left_out;
 
 static void append(inputs *in, char *path)
@@ -38,7 +38,7 @@ void inputs_free(inputs *in)
     *in = (inputs){0};
 }
 
-/* Cut one of the endings off, where the name has it. */
+/* Cuts off the ending that the name has, if any. */
 static bool cut_ending(const char *name, size_t *length, const char *const *endings)
 {
     for (int i = 0; endings[i]; i++) {
@@ -145,7 +145,7 @@ static status add_folder(inputs *in, const char *folder)
     return s;
 }
 
-/* An object's path below the folder, as one of a file would be taken or left out. */
+/* Tells whether an object's path below the folder is hidden, by the rules for files. */
 static bool is_hidden_path(const char *path)
 {
     for (const char *name = path; name; name = strchr(name, '/') ? strchr(name, '/') + 1 : NULL)
@@ -172,7 +172,7 @@ static void take_objects(inputs *in, left_out *out, const char *bucket, size_t p
     }
 }
 
-/* All objects below a prefix that ends in a slash. */
+/* Adds all objects below a prefix that ends in a slash. */
 static status add_objects(inputs *in, const char *folder)
 {
     enum { MOST = 10 << 20 };
@@ -206,7 +206,7 @@ status inputs_add(inputs *in, const char *path)
         return add_objects(in, path);
     if (strcmp(path, "-") != 0 && stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
         return add_folder(in, path);
-    append(in, must_strdup(path)); /* what cannot be opened is said when its turn comes */
+    append(in, must_strdup(path)); /* a later open reports a missing file */
     return STATUS_OK;
 }
 

@@ -14,7 +14,7 @@ struct rejects {
     atomic_file *file; /* NULL: the path is no regular file */
 };
 
-/* Whether the path is, or will be, a regular file. */
+/* Tells whether the path is, or will be, a regular file. */
 static bool is_regular(const char *path)
 {
     struct stat facts;
@@ -38,7 +38,7 @@ status rejects_check(const char *path, char *const *files, int count, bool force
 status rejects_open(rejects **out, const char *path)
 {
     rejects *r = must_calloc(1, sizeof *r);
-    char *linked = is_regular(path) ? realpath(path, NULL) : NULL; /* a link stays, and its file is written */
+    char *linked = is_regular(path) ? realpath(path, NULL) : NULL; /* a link stays, and its target is written */
     r->path = linked ? linked : must_strdup(path);
     status s = STATUS_OK;
     if (is_regular(path)) {

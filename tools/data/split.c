@@ -35,7 +35,7 @@ static int by_number(const void *left, const void *right)
     return (a->document > b->document) - (a->document < b->document);
 }
 
-/* splitmix64 of (seed, document): a document's lot depends on nothing else */
+/* splitmix64 of (seed, document): a document's lot depends on these two alone */
 static uint64_t mix(uint64_t seed, uint64_t document)
 {
     uint64_t z = (seed * 0xD1342543DE82EF95U ^ document) + 0x9E3779B97F4A7C15U;
@@ -49,8 +49,8 @@ static int64_t tokens_of(const indexed *x, int64_t document)
     return indexed_document_start(x, document + 1) - indexed_document_start(x, document);
 }
 
-/* Marks the documents that are for validation: in the order of their lots, each that brings the tokens nearer to what
- * is wanted. If every document is too large for that, the smallest is taken; one is always left for training. */
+/* Marks the documents for validation: in the order of their lots, each that brings the tokens nearer to the wanted
+ * number. If every document is too large for that, the smallest is taken; one always remains for training. */
 static char *draw(const indexed *x, const options *o)
 {
     int64_t documents = indexed_documents(x), taken = 0, count = 0, smallest = 0;
@@ -105,7 +105,7 @@ static char *part_path(const options *o, int part)
 
 static status check_input(const options *o)
 {
-    if (object_is_url(o->prefix)) /* a store says itself what it lacks */
+    if (object_is_url(o->prefix)) /* a store reports itself which file it lacks */
         return o->output ? STATUS_OK
                          : status_fail(STATUS_USAGE,
                                        "%s is a store's: name a place on this machine for the two parts, --output BASE",

@@ -57,7 +57,7 @@ static void more_help(FILE *out)
         out);
 }
 
-/* The bytes that the text of --separator stands for; the caller's. */
+/* Unescapes the text of --separator into bytes that the caller frees. */
 static status unescape(char **out, int64_t *length, const char *text)
 {
     static const char letters[] = "nrtf0\\", bytes[] = "\n\r\t\f\0\\";
@@ -86,7 +86,7 @@ static status unescape(char **out, int64_t *length, const char *text)
     return used ? STATUS_OK : status_fail(STATUS_USAGE, "--separator: the text is empty");
 }
 
-/* "3/16": the third of sixteen. */
+/* Reads "3/16": the third part of sixteen. */
 static status read_part(documents_settings *d, const char *text)
 {
     long long part, parts;
@@ -123,7 +123,7 @@ static status check_inputs(const options *o)
     return STATUS_OK;
 }
 
-/* What the table of options cannot check. */
+/* Checks the rules that the table of options cannot express. */
 static status check(options *o, char **separator)
 {
     static const documents_format by_choice[] = {DOCUMENTS_SNIFF, DOCUMENTS_TEXT, DOCUMENTS_JSON_LINES};
@@ -158,7 +158,7 @@ static status train(const options *o, int64_t total)
     return train_vocab(&how, d);
 }
 
-typedef struct work { /* what the sink and the ticks see */
+typedef struct work { /* context of the sink and of the ticks */
     indexed_writer *writer;
     rejects *rejects; /* NULL: a bad record is a failure */
     const documents *documents;
@@ -187,7 +187,7 @@ static status tick(void *context, const corpus_count *so_far)
     return stop_asked();
 }
 
-/* Bytes that will be read, for the progress; 0: not known. Each object is asked for, unless there are many. */
+/* Sums the bytes to be read, for the progress bar; 0: unknown. Asks for each object's size, unless there are many. */
 static status size_of_inputs(int64_t *out, const options *o)
 {
     enum { MANY = 100 };
@@ -200,14 +200,14 @@ static status size_of_inputs(int64_t *out, const options *o)
             return STATUS_OK;
         status s = source_size(&bytes, path);
         if (s != STATUS_OK)
-            return object_is_url(path) ? s : STATUS_OK; /* a file is said to be missing when its turn comes */
+            return object_is_url(path) ? s : STATUS_OK; /* a later open reports a missing file */
         total += bytes;
     }
     *out = o->documents.parts ? total / o->documents.parts : total;
     return STATUS_OK;
 }
 
-/* Encode all documents into the writer of `w`. */
+/* Encodes all documents into the writer of `w`. */
 static status encode_documents(const options *o, const tokenizer *t, corpus_count *done, work *w, documents *d)
 {
     const corpus_settings settings = {.threads = (int)o->threads,
@@ -228,7 +228,7 @@ static status encode_documents(const options *o, const tokenizer *t, corpus_coun
     return s;
 }
 
-/* Publish what was written, the index last, or remove it. */
+/* Publishes the output, the index last, or removes it. */
 static status publish(const options *o, const tokenizer *t, work *w, status s)
 {
     if (s == STATUS_OK)

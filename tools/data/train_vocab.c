@@ -12,7 +12,7 @@
 #include "memory/log.h"
 #include "tools/stop.h"
 
-/* The library reads all sentences, then trains, and says nothing: a thread of ours watches. */
+/* The library reads all sentences, then trains without output: a thread of ours shows the progress. */
 typedef struct work {
     const train_vocab_options *options;
     documents *documents;
@@ -68,7 +68,7 @@ status train_vocab(const train_vocab_options *o, documents *d)
     MUST(worker_start(&w.watcher, watch, &w, "shows progress") == STATUS_OK, "%s", status_message());
     status trained = sentencepiece_train(&model, &how, next, &w);
     worker_close(&w.watcher);
-    status s = sentences_result(w.sentences); /* a failure to read is the cause of what the trainer said */
+    status s = sentences_result(w.sentences); /* a read failure causes the trainer's message */
     if (s == STATUS_OK)
         s = trained == STATUS_OK ? output_write(o->output, model.bytes, model.length)
                                  : status_context(trained, "--train-vocab");

@@ -1,5 +1,5 @@
-/* phalanx inspect: what a checkpoint, a Hugging Face or run folder, a data set, a safetensors file or a configuration
- * holds. */
+/* phalanx inspect: shows the contents of a checkpoint, a Hugging Face or run folder, a data set, a safetensors file or
+ * a configuration. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static bool is_huggingface(const char *path)
     return inspect_has(path, "config.json") && !inspect_has(path, "manifest.json");
 }
 
-/* .../manifest.json: the folder that holds it */
+/* Tells whether the path is .../manifest.json, which stands for its folder. */
 static bool is_manifest(const char *path)
 {
     return inspect_ends_with(path, "/manifest.json") && is_file(path);
@@ -80,12 +80,12 @@ static const kind kinds[] = {
     {is_folder, inspect_gather_checkpoint, inspect_print_checkpoint},
 };
 
-/* `shown`: the path as it was given, of a folder of a store. */
+/* Inspects a path. `shown`: the path as given, if it is a folder of a store. */
 static status inspect(const inspect_request *r, const char *shown)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].is(r->path)) {
-            json_t *object = NULL; /* of what is refused there may be some, too */
+            json_t *object = NULL; /* a refused path may set it, too */
             status s = kinds[i].gather(&object, r);
             if (object && object_is_url(shown))
                 json_object_set_new(object, "path", json_string(shown));
@@ -129,7 +129,7 @@ int inspect_main(int argc, char **argv)
     if (exit_status != OPTIONS_GO_ON)
         return exit_status;
     AUTO_FREE char *folder = NULL;
-    bool data = false; /* in a store */
+    bool data = false; /* the path is a data set of a store */
     status s = folder_local(&folder, argv[1], r.verify ? FOLDER_WHOLE : FOLDER_HEADERS);
     if (s != STATUS_OK && object_is_url(argv[1])) {
         AUTO_FREE char *words = must_strdup(status_message());

@@ -1,4 +1,4 @@
-/* phalanx inspect CONFIG.yaml: what a configuration describes, before anything is planned. */
+/* phalanx inspect CONFIG.yaml: describes a configuration before any planning. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -50,7 +50,7 @@ void inspect_print_config(const json_t *object)
            COUNT_IN_WORDS(inspect_get(object, "parameters")), inspect_active(active, object));
     printf("  training: %s steps of %s tokens, %s, on %s\n", key_of(object, "train.steps"), COUNT_IN_WORDS(each),
            key_of(object, "train.precision"), key_of(object, "train.device"));
-    /* What the ranks that share a model are; data-parallel ones are whatever is left of a job's. */
+    /* Shows the ranks that share a model; the job's remaining factor is data-parallel. */
     int size[GRID_AXES];
     char words[GRID_WORDS];
     for (int i = 0; i < GRID_AXES; i++) {

@@ -1,4 +1,4 @@
-/* phalanx inspect: data sets. */
+/* phalanx inspect: shows data sets. */
 #include "tools/inspect/inspect_parts.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 
 #define OCTAVES 32
 
-/* Lengths of documents: extremes, mean, spread, and how many there are between powers of two. */
+/* Gathers document lengths: extremes, mean, spread, and counts between powers of two. */
 static json_t *gather_lengths(const indexed *x)
 {
     int64_t documents = indexed_documents(x), least = INT64_MAX, most = 0, octaves[OCTAVES + 1] = {0};
@@ -44,7 +44,7 @@ static json_t *gather_lengths(const indexed *x)
                      mean, "deviation", sqrt(variance > 0 ? variance : 0), "histogram", histogram);
 }
 
-/* The sample's text, if the tokenizer that made the data is stored with it. */
+/* Adds the sample's text if the tokenizer that made the data is stored with it. */
 static void add_text(json_t *sample, const tokenizer *t, const int32_t *ids, int64_t count)
 {
     buffer text = {0};
@@ -52,7 +52,7 @@ static void add_text(json_t *sample, const tokenizer *t, const int32_t *ids, int
         return;
     tokenizer_decode(t, &text, ids, count, true);
     json_t *string = json_stringn(text.bytes ? text.bytes : "", (size_t)text.length);
-    if (string) /* ids cut within a character are no text */
+    if (string) /* ids cut within a character give no text */
         json_object_set_new(sample, "text", string);
     buffer_free(&text);
 }
@@ -79,7 +79,7 @@ static status gather_samples(json_t *object, const indexed *x, const tokenizer *
     return s;
 }
 
-/* Counts of ids, as far as they have been seen. */
+/* Counts of the ids seen so far. */
 typedef struct counts {
     int64_t *seen;
     int32_t room, largest;
@@ -100,8 +100,8 @@ static void count_ids(counts *c, const int32_t *ids, int64_t count)
     }
 }
 
-/* --verify: read every token (negative ones are refused on the way, and those beyond what any vocabulary has): the
- * largest id, and the entropy of the tokens' frequencies in nats, the loss of a model that knows nothing but those. */
+/* Implements --verify: reads every token, refusing negative ids and ids beyond any vocabulary. Gathers the largest id,
+ * and the entropy of the tokens' frequencies in nats: the loss of a model that knows these alone. */
 static status read_tokens(json_t *object, const indexed *x)
 {
     enum { BLOCK = 1 << 16, MOST_IDS = 1 << 24 };
@@ -125,7 +125,7 @@ static status read_tokens(json_t *object, const indexed *x)
     return s;
 }
 
-/* One in an object store is read without a cache on disk. */
+/* Opens a data set; one in an object store is read without a cache on disk. */
 static status open_set(indexed **out, stored **store, const char *prefix)
 {
     stored_set *set;

@@ -1,4 +1,4 @@
-/* phalanx inspect: what becomes of a Hugging Face folder. The readers that training starts from say it. */
+/* phalanx inspect: shows how phalanx reads a Hugging Face folder, by the readers that training starts from. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static json_t *make_row(const char *key, const json_t *value, const huggingface_
     return json_pack("{s:s, s:O, s:s, s:s}", "key", key, "value", value, "becomes", m->becomes, "meaning", m->meaning);
 }
 
-/* The list that a key belongs to: an architecture may take one that this reading had no need of. */
+/* Returns the list that a key belongs to; the architecture may know a key that this reading did not need. */
 static const char *list_of(const json_t *asked, const json_t *ever, const char *key, huggingface_role role)
 {
     if (json_object_get(asked, key))
@@ -31,8 +31,8 @@ static const char *list_of(const json_t *asked, const json_t *ever, const char *
     return role == HUGGINGFACE_SILENT ? "silent" : "unread";
 }
 
-/* Deals the keys of a config.json that was read to what was taken, what is as it must be, what other keys overrule,
- * what says nothing and what nobody asks for. A null is what an absent key is. */
+/* Sorts the keys of a config.json into taken, demanded, overruled by other keys, silent (without effect) and unread
+ * ones. A null counts as an absent key. */
 static void deal_keys(json_t *object, const json_t *root, const json_t *asked, shape_architecture a)
 {
     static const char *const lists[] = {"taken", "demanded", "overruled", "unread", "silent"};
@@ -52,7 +52,7 @@ static void deal_keys(json_t *object, const json_t *root, const json_t *asked, s
     }
 }
 
-/* Does the reader make this very shape, as its config.json says it, of the root? */
+/* Tells whether the reader makes the shape with this config.json text from the root. */
 static bool makes(const json_t *root, const char *shape_text)
 {
     model_shape s;
@@ -62,13 +62,13 @@ static bool makes(const json_t *root, const char *shape_text)
 }
 
 typedef struct reading {
-    json_t *object, *root;  /* what is gathered; config.json */
-    const json_t *asked;    /* the root's keys that were asked for */
-    const char *shape_text; /* what the reader made of it */
+    json_t *object, *root;  /* gathered facts; config.json */
+    const json_t *asked;    /* keys of the root that the reader asked for */
+    const char *shape_text; /* config.json of the shape that the reader made */
 } reading;
 
-/* Keys within a group, as rope_scaling is: one is unread where an object in its place changes nothing, for whoever
- * reads it refuses that. The root is as before afterwards. */
+/* Finds unread keys within a group such as rope_scaling: a key is unread if replacing its value by an object changes no
+ * result, since its reader would refuse that. The root is unchanged afterwards. */
 static void find_unread(const reading *r, json_t *group, const char *name)
 {
     const huggingface_meaning none = {HUGGINGFACE_UNKNOWN, "", "", {NULL}};
@@ -103,7 +103,7 @@ static void deal_groups(json_t *object, json_t *root, const json_t *asked, const
             find_unread(&r, json_object_iter_value(i), json_object_iter_key(i));
 }
 
-/* The preset of this very shape, or NULL: whether Hugging Face could tell them apart decides. */
+/* Returns the preset with the same Hugging Face config.json, or NULL. */
 static const char *find_preset(const model_shape *s)
 {
     char *text, *other;
@@ -133,7 +133,7 @@ static status add_model_key(void *keys, const char *key, const char *value)
     return STATUS_OK;
 }
 
-/* The model that a run gets, as its configuration has it. */
+/* Returns the model keys of a run's configuration. */
 static json_t *model_keys(const model_shape *s)
 {
     static const char text[] = "model: {config: config.json}\n";
@@ -191,7 +191,7 @@ static status gather_weights(json_t *object, const char *folder)
     return STATUS_OK;
 }
 
-/* A model trains without; so what is wrong with a tokenizer is said, and no more. */
+/* Gathers the tokenizer; a fault is only reported, since a model trains without one. */
 static void gather_tokenizer(json_t *object, const char *folder, const model_shape *shape)
 {
     AUTO(tokenizer) *t = NULL;
@@ -280,7 +280,7 @@ static void print_tokenizer(const json_t *object)
                json_is_true(json_object_get(t, "fits")) ? "" : "; it makes ids that the model has no row for");
 }
 
-/* Whether a key of the run says nothing: scaling that is off, a size, norms or a router that are not there. */
+/* Tells whether a key of the run is without effect: scaling that is off, or absent sizes, norms or routers. */
 static bool is_off(const char *key, const char *value, bool scales, bool routes)
 {
     static const char *const nothing[] = {"0", "[]", "null"};

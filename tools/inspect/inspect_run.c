@@ -1,4 +1,4 @@
-/* phalanx inspect: run folders. */
+/* phalanx inspect: shows run folders. */
 #include "tools/inspect/inspect_parts.h"
 
 #include <dirent.h>
@@ -13,7 +13,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* The last complete line of metrics.jsonl that has `key`; NULL if there is none. */
+/* Returns the last complete line of metrics.jsonl that has `key`, or NULL. */
 static json_t *last_line_with(const mapping *file, const char *key)
 {
     int64_t end = file->bytes;
@@ -24,7 +24,7 @@ static json_t *last_line_with(const mapping *file, const char *key)
         json_t *line = json_loadb((const char *)file->data + start, (size_t)(end - start), 0, NULL);
         if (json_object_get(line, key))
             return line;
-        json_decref(line); /* another kind of line, or the one being written just now */
+        json_decref(line); /* another kind of line, or one being written */
         end = start - 1;
     }
     return NULL;
@@ -68,7 +68,7 @@ status inspect_gather_run(json_t **out, const inspect_request *r)
         json_object_set_new(object, "summary", whole);
     json_object_set_new(object, "checkpoints", list_checkpoints(r->path));
     checkpoint *c;
-    if (inspect_has(r->path, "checkpoints/latest")) { /* that it names a whole checkpoint is what one wants to know */
+    if (inspect_has(r->path, "checkpoints/latest")) { /* checks that it names a whole checkpoint */
         status opened = checkpoint_open(&c, r->path);
         json_object_set_new(object, opened == STATUS_OK ? "latest" : "latest_error",
                             json_string(opened == STATUS_OK ? checkpoint_folder(c) : status_message()));

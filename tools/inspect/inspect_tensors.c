@@ -1,4 +1,4 @@
-/* phalanx inspect: checkpoints and safetensors files. */
+/* phalanx inspect: shows checkpoints and safetensors files. */
 #include "tools/inspect/inspect_parts.h"
 
 #include <inttypes.h>
@@ -26,7 +26,7 @@ static void count_tensor(json_t *total, int64_t elements, int64_t bytes)
     json_object_set_new(total, "bytes", json_integer(inspect_get(total, "bytes") + bytes));
 }
 
-/* Append a tensor to object.tensors and count it in its section and in object.total. */
+/* Appends a tensor to object.tensors and counts it in its section and in object.total. */
 static void add_tensor(json_t *object, const char *section, const char *name, dtype type, const int64_t *shape,
                        int dims, int64_t pieces)
 {
@@ -45,7 +45,7 @@ static void add_tensor(json_t *object, const char *section, const char *name, dt
     count_tensor(json_object_get(object, "total"), elements, bytes);
 }
 
-/* By section, then by name with numbers in the order of their values: layer 2 before layer 10. */
+/* Compares by section, then by name with numbers in the order of their values: layer 2 comes before layer 10. */
 static int compare_tensors(const void *a, const void *b)
 {
     const json_t *x = *(json_t *const *)a, *y = *(json_t *const *)b;
@@ -115,7 +115,7 @@ static json_t *make_tensor_object(const char *kind, const char *path)
     return object;
 }
 
-/* One line a key; long texts (the configuration) by their length. */
+/* Prints a line for each key; a long text (the configuration) shows its length only. */
 static void print_meta(const json_t *meta)
 {
     for (void *i = json_object_iter((json_t *)(uintptr_t)meta); i;

@@ -1,4 +1,4 @@
-/* phalanx convert: between Hugging Face folders and phalanx checkpoints. */
+/* phalanx convert: converts between Hugging Face folders and phalanx checkpoints. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* phalanx eval: the loss of a model on a data set or a text. */
+/* phalanx eval: measures the loss of a model on a data set or a text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +17,10 @@
 #include "tools/options.h"
 #include "tools/tools.h"
 
-/* The logits of evaluated tokens, as a file. */
+/* The logits of evaluated tokens go to a file. */
 
-/* Tokens laid end to end in windows of `length`, each predicted from those before it in its window and, where `begins`
- * is there (a byte a token: a document begins), in its document. */
+/* Tokens laid end to end in windows of `length`. Each is predicted from the earlier ones of its window and, if `begins`
+ * is set (one byte a token: a document begins), of its document. */
 typedef struct eval_windows {
     const int32_t *ids; /* [count] */
     const char *begins; /* [count], or NULL */
@@ -39,14 +39,14 @@ static double label_loss(const float *logits, int64_t vocabulary, int32_t label)
     return log(sum) + largest - logits[label];
 }
 
-/* Every rank decodes; the one that has a writer writes. What cannot be written is known to all at the next row. */
+/* Every rank decodes; the one with a writer writes. All ranks learn of a failed write at the next row. */
 static status write_rows(double *loss, safetensors_writer *w, generator *g, comm *world, const eval_windows *of,
                          int64_t vocabulary)
 {
     report_progress bar = report_progress_begin(stderr, "decoding", (double)(of->count - 1), false);
     status s = STATUS_OK;
     for (int64_t i = 0, position = -1; i + 1 < of->count && s == STATUS_OK; i++) {
-        /* Where token `at` stands in its window, or in its document there; `before`: where the one before it stood. */
+        /* A position counts from the start of the window, or of the document within it. */
         bool begins = i % of->length == 0 || (of->begins && of->begins[i]);
         position = begins ? 0 : position + 1;
         generator_step(g, &of->ids[i], position);
@@ -86,10 +86,10 @@ static status open_writer(safetensors_writer **out, const char *path, const eval
     return safetensors_writer_open(out, path, tensors, TENSORS, NULL);
 }
 
-/* Writes PATH as safetensors: "logits" fp32 [count - 1, vocab_size], row i the model's of token i + 1; "input_ids" and
- * "labels" int32 [count - 1], tokens i and i + 1. Tokens are decoded one by one through the key/value cache, and a row
- * is written when it is known: memory does not grow with their number. *loss: the sum of -log softmax over the labels,
- * in double. Collective; rank 0 writes. STATUS_FAILED where the file cannot be written, and then it is not there. */
+/* Writes PATH as safetensors: "logits" fp32 [count - 1, vocab_size], with row i the model's logits of token i + 1;
+ * "input_ids" and "labels" int32 [count - 1], tokens i and i + 1. Decodes tokens one by one through the key/value cache
+ * and writes each row at once: memory does not grow with their number. *loss: the sum of -log softmax over the labels,
+ * in double. Collective; rank 0 writes. STATUS_FAILED if the file cannot be written; no file exists then. */
 static status eval_logits_write(double *loss, const char *path, weights *from, const inference_ranks *ranks,
                                 precision_kind precision, const eval_windows *of)
 {
@@ -123,10 +123,10 @@ typedef struct evaluation {
     const settings *set;
     weights *from;
     buffer_ids tokens;
-    buffer begins;          /* a byte a token: a document begins here */
-    bool mask;              /* as it was trained: no attention across documents, positions restart */
+    buffer begins;          /* one byte a token: a document begins here */
+    bool mask;              /* mask as in training: no attention across documents, positions restart */
     int64_t trained_length; /* train.sequence; 0: unknown */
-    int64_t bytes;          /* of a text; 0: unknown */
+    int64_t bytes;          /* bytes of the text; 0: unknown */
     inference model;
     double loss, seconds;
     int64_t counted;
@@ -134,7 +134,7 @@ typedef struct evaluation {
 
 /* ---- tokens ----------------------------------------------------------------------------------------------------- */
 
-/* What a checkpoint says of how it was trained. */
+/* Reads from a checkpoint how the model was trained. */
 static status read_training(evaluation *e)
 {
     const char *text = weights_config(e->from);
@@ -148,14 +148,14 @@ static status read_training(evaluation *e)
     return STATUS_OK;
 }
 
-/* The tokens after those that are marked already are one document. */
+/* Marks the tokens after the last marked one as one document. */
 static void mark_document(evaluation *e)
 {
     for (int64_t first = e->begins.length; e->begins.length < e->tokens.count;)
         buffer_append(&e->begins, e->begins.length == first ? "\1" : "\0", 1);
 }
 
-/* Of a text: a tokenizer may know more ids than the model. */
+/* Checks a text's ids, since a tokenizer may know more ids than the model. */
 static status check_ids(const evaluation *e, const char *kind)
 {
     int64_t vocabulary = weights_shape(e->from)->vocab_size;
@@ -226,8 +226,8 @@ static status read_data(evaluation *e)
 
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
 
-/* Windows of `sequence` tokens, each predicted from those before it in its window; the last is padded with
- * targets that count nothing. */
+/* Fills windows of `length` tokens, each predicted from the earlier ones of its window; the last window is padded
+ * with ignored targets. */
 static void fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
 {
     const layer_inputs *in = &e->model.compiled.values;
@@ -235,7 +235,7 @@ static void fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
             *targets = executor_at(e->model.executor, in->targets);
     int32_t *positions = executor_at(e->model.executor, in->positions);
     int32_t *starts = e->mask ? executor_at(e->model.executor, in->document_start) : NULL;
-    int64_t begin = 0; /* of the document within its window */
+    int64_t begin = 0; /* start of the document within its window */
     for (int64_t i = 0; i < length * batch; i++) {
         int64_t at = first + i;
         if (i % length == 0 || (e->mask && at < e->tokens.count && e->begins.bytes[at]))
@@ -248,7 +248,7 @@ static void fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
     }
 }
 
-/* Tokens of a window, once it is known that there is something to predict. */
+/* Chooses the tokens of a window; fails if the input has no token to predict. */
 static status choose_length(int64_t *out, evaluation *e)
 {
     const model_shape *shape = weights_shape(e->from);
@@ -262,13 +262,13 @@ static status choose_length(int64_t *out, evaluation *e)
                            e->set->text ? e->set->text : e->set->data);
     if (e->set->limit > 0 && e->tokens.count > e->set->limit + 1) {
         e->tokens.count = e->set->limit + 1;
-        e->bytes = 0; /* of a part of the text: unknown */
+        e->bytes = 0; /* the bytes of a part of the text are unknown */
     }
     *out = length;
     return STATUS_OK;
 }
 
-/* Data ranks take windows in turn; every rank has the sum. */
+/* Data ranks take windows in turn; every rank gets the sum. */
 static status evaluate(evaluation *e, int64_t length, const inference_ranks *ranks)
 {
     const compile_options options = {.precision = (precision_kind)e->set->precision,
@@ -295,7 +295,7 @@ static status evaluate(evaluation *e, int64_t length, const inference_ranks *ran
     return STATUS_OK;
 }
 
-/* The same with the logits of every token kept, which takes as long as decoding them. */
+/* Evaluates and keeps the logits of every token, which takes as long as decoding them. */
 static status keep_logits(evaluation *e, int64_t length, const inference_ranks *ranks)
 {
     const eval_windows of = {.ids = e->tokens.ids,
@@ -395,7 +395,7 @@ int eval_main(int argc, char **argv)
     status s = comm_open(&world);
     if (s == STATUS_OK)
         s = run(&e, world);
-    if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks know it */
+    if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks share the status */
         log_error("%s", status_message());
     buffer_ids_free(&e.tokens);
     buffer_free(&e.begins);

@@ -20,8 +20,8 @@ static const char *const keys[KEY_COUNT] = {
 
 /* ---- what the reader asks for ---- */
 
-/* A small model's config.json, as phalanx writes it, which says of these sizes those that the architecture has; the
- * caller's. */
+/* Returns the config.json of a small model, as phalanx writes it, with those of these sizes that the architecture has;
+ * the caller owns it. */
 static json_t *specimen(shape_architecture a)
 {
     model_shape s = {.architecture = a,
@@ -49,7 +49,7 @@ static status parse(json_t *asked, const json_t *root)
     return huggingface_parse_asking(&s, NULL, asked, text, strlen(text), "config.json");
 }
 
-/* Whether the key can be left out; what is asked for instead is asked for in `asked`. */
+/* Tells whether the key can be left out; `asked` collects the keys that the reader asks for in its stead. */
 static bool is_optional(json_t *asked, const json_t *root, const char *key)
 {
     json_auto_t *without = json_copy((json_t *)(uintptr_t)root);
@@ -77,14 +77,14 @@ static bool is_taken(const json_t *root, const char *kind)
     return !refused;
 }
 
-/* The sentence without what is so elsewhere. */
+/* Prints the sentence up to "; else", since other rows say the rest. */
 static void print_meaning(FILE *out, const char *before, const char *meaning)
 {
     const char *end = strstr(meaning, "; else ");
     fprintf(out, "- %s%.*s\n", before, end ? (int)(end - meaning) : (int)strlen(meaning), meaning);
 }
 
-/* A row of the table, the caller's. */
+/* Returns a row of the table, which the caller frees. */
 static char *describe_key(shape_architecture a, const json_t *root, const char *key)
 {
     huggingface_meaning m = huggingface_means(a, key);
@@ -94,7 +94,7 @@ static char *describe_key(shape_architecture a, const json_t *root, const char *
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
     fprintf(out, "| `%s` | ", key);
-    /* "`model.a`, `model.b`" of "model.a, model.b" */
+    /* Turns "model.a, model.b" into "`model.a`, `model.b`". */
     for (const char *at = m.becomes; *at;) {
         size_t length = strcspn(at, ",");
         fprintf(out, "%s`%.*s`", at == m.becomes ? "" : ", ", (int)length, at);
@@ -111,7 +111,7 @@ static char *describe_key(shape_architecture a, const json_t *root, const char *
     return text;
 }
 
-/* The rows of all keys of an architecture by key: an object, the caller's. */
+/* Returns an object with the rows of an architecture by key; the caller owns it. */
 static json_t *describe_keys(shape_architecture a)
 {
     json_t *root = specimen(a), *asked = families_keys(a), *rows = json_object();
@@ -124,7 +124,7 @@ static json_t *describe_keys(shape_architecture a)
     return rows;
 }
 
-/* Those that every architecture has alike. */
+/* Returns the rows that are the same for every architecture. */
 static json_t *find_common(json_t *const rows[SHAPE_ARCHITECTURES])
 {
     json_t *common = json_copy(rows[0]);
@@ -140,7 +140,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* In the order of the alphabet, which no change of the reader changes; without those of `but`. */
+/* Prints the rows but those in `but`, in alphabetical order, which is independent of the reader's order. */
 static void print_rows(FILE *out, json_t *rows, const json_t *but)
 {
     size_t count = 0;

@@ -1,5 +1,5 @@
-/* The page about families: what phalanx reads of each architecture's config.json, made from the tables of models/ and
- * from what the reader asks for. models/FAMILIES.md is what it prints. */
+/* The page about families: the keys of each architecture's config.json that phalanx reads, from the tables of models/
+ * and from the reader's own requests. models/FAMILIES.md is its output. */
 #pragma once
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "models/shape.h"
 
-/* Markdown. */
+/* Prints the page as Markdown. */
 void families_print(FILE *out);
-/* Every key that reading a config.json of the architecture asks for: an object with a member each, the caller's. */
+/* Returns an object, the caller's, with a member for every key that reading a config.json of this family requests. */
 json_t *families_keys(shape_architecture architecture);

@@ -18,15 +18,15 @@ typedef struct settings {
     bool ignore_end, only_new;
 } settings;
 
-/* A text being generated: prompt ids, then drawn ones. */
+/* A text being generated: prompt ids, then drawn ids. */
 typedef struct text {
     char *prompt;
     buffer_ids ids;
     int64_t prompt_ids;
-    bool done, stopped; /* stopped: at --stop's text */
+    bool done, stopped; /* stopped: reached --stop's text */
     tokenizer_stream stream;
-    buffer out;       /* what was generated */
-    int64_t streamed; /* bytes of it that are on the terminal */
+    buffer out;       /* generated text */
+    int64_t streamed; /* bytes of it already on the terminal */
 } text;
 
 typedef struct job {
@@ -36,7 +36,7 @@ typedef struct job {
     tokenizer_scratch *scratch;
     text *texts;
     int count;
-    bool speaks; /* one rank of all */
+    bool speaks; /* true on the one rank that prints */
 } job;
 
 /* ---- prompts --------------------------------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ static status encode_prompts(job *j)
                                    "%lld: is it another model's?",
                                    weights_folder(j->from), (int)t->ids.ids[k], i + 1, (long long)vocabulary);
         t->prompt_ids = t->ids.count;
-        t->stream.started = *t->prompt != 0; /* after other text the space of a word is kept */
+        t->stream.started = *t->prompt != 0; /* keeps the space before a word that follows other text */
         long long limit = weights_shape(j->from)->max_sequence;
         if (t->prompt_ids >= limit)
             return status_fail(
@@ -109,7 +109,7 @@ static status encode_prompts(job *j)
 
 /* ---- generating ------------------------------------------------------------------------------------------------- */
 
-/* Bytes at the end of `out` that may be the beginning of `stop`. */
+/* Returns the number of bytes at the end of `out` that may begin `stop`. */
 static int64_t held_back(const buffer *out, const char *stop)
 {
     int64_t most = stop && *stop ? (int64_t)strlen(stop) - 1 : 0;
@@ -119,7 +119,7 @@ static int64_t held_back(const buffer *out, const char *stop)
     return most;
 }
 
-/* Put on the terminal what is certain to stay. */
+/* Prints the bytes that are certain to stay. */
 static void stream_out(const job *j, text *t, int64_t length)
 {
     if (length <= t->streamed || !j->speaks)
@@ -129,7 +129,7 @@ static void stream_out(const job *j, text *t, int64_t length)
     t->streamed = length;
 }
 
-/* End the text where `stop` appears in what was added after its first `before` bytes. */
+/* Ends the text at `stop` if the text added since its first `before` bytes completes it. */
 static void look_for_stop(text *t, const char *stop, int64_t before)
 {
     int64_t length = stop ? (int64_t)strlen(stop) : 0, from = before - length < 0 ? 0 : before - length;
@@ -142,7 +142,7 @@ static void look_for_stop(text *t, const char *stop, int64_t before)
     t->done = t->stopped = true;
 }
 
-/* Take the drawn token; print what it adds if the text streams to the terminal. */
+/* Takes the drawn token and prints its text if it streams to the terminal. */
 static void take(const job *j, text *t, int32_t token, bool streaming)
 {
     bool end = token == tokenizer_eos(j->tokenizer) || token == tokenizer_end_of_document(j->tokenizer);
@@ -159,7 +159,7 @@ static void take(const job *j, text *t, int32_t token, bool streaming)
     t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
 }
 
-/* Of the longest text when it has all its tokens. */
+/* Returns the final length of the longest text, in tokens. */
 static int64_t positions_of(const job *j)
 {
     int64_t longest = 0, limit = weights_shape(j->from)->max_sequence;
@@ -169,8 +169,8 @@ static int64_t positions_of(const job *j)
     return longest < limit ? longest : limit;
 }
 
-/* The texts [first, first + count) together, in the first samples of the generator. Their prompts may differ in length:
- * each goes on from where its own ends. */
+/* Generates the texts [first, first + count) together, in the first samples of the generator. Their prompts may differ
+ * in length: each continues from its own end. */
 static void generate(const job *j, generator *g, int first, int count, bool streaming)
 {
     text *texts = j->texts + first;
@@ -192,7 +192,7 @@ static void generate(const job *j, generator *g, int first, int count, bool stre
             going |= !texts[i].done;
         }
     }
-    for (int i = 0; i < count; i++) { /* what was held back, and a character that the last token left incomplete */
+    for (int i = 0; i < count; i++) { /* flush the bytes held back and an incomplete last character */
         if (!texts[i].stopped)
             tokenizer_stream_end(&texts[i].stream, &texts[i].out);
         if (streaming)
@@ -212,7 +212,7 @@ static void print_text(const job *j, const text *t)
     fflush(stdout);
 }
 
-/* One text streams, several are printed when their batch is done. */
+/* Streams a single text; prints several when their batch is done. */
 static void generate_all(const job *j, generator *g, int batch)
 {
     bool streaming = j->count == 1;
@@ -314,7 +314,7 @@ int generate_main(int argc, char **argv)
     status s = comm_open(&world);
     if (s == STATUS_OK)
         s = run(&j, world);
-    if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks know it */
+    if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks share the status */
         log_error("%s", status_message());
     close_job(&j);
     comm_close(world);

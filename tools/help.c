@@ -1,4 +1,4 @@
-/* Topics for the terminal; and, for `make install`, the manual's page and the words of a shell's completion. */
+/* Prints topics on the terminal, the manual's page for `make install`, and the words of a shell's completion. */
 #include "tools/tools.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ EMBED(help_storage, "tools/help/storage.txt");
 
 /* ---- what programs ask for ---- */
 
-/* The commands, a word a line. */
+/* Prints the commands, one word a line. */
 static void print_words(FILE *out)
 {
     for (int i = 0; commands_at(i); i++)
@@ -59,7 +59,7 @@ static void print_topics(FILE *out);
 
 static const struct {
     const char *name, *summary; /* summary NULL: not listed */
-    const char *text;           /* NULL: */
+    const char *text;           /* NULL: `print` writes the topic */
     void (*print)(FILE *out);
 } topics[] = {{"configuration", "files, overrides, includes, variables, editors", help_configuration, NULL},
               {"planning", "from a file of ten lines to the line that starts the job", help_planning, NULL},

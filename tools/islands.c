@@ -1,6 +1,6 @@
-/* What islands need beside training. phalanx islands: the etcd that they meet at, for a try-out, or who is there;
- * phalanx keys: an island's pair of keys; phalanx server: holds the model for islands that push and take it when they
- * like (outer.topology server). */
+/* Commands that islands need beside training. phalanx islands runs the etcd of the islands, for a trial, or lists its
+ * members; phalanx keys makes an island's pair of keys; phalanx server holds the model for islands that push and take
+ * it at their own pace (outer.topology server). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct wishes {
     int64_t port;
 } wishes;
 
-/* This process becomes etcd: of one node, bound to the loopback unless told. */
+/* Replaces this process by etcd: one node, bound to the loopback unless told otherwise. */
 static status become_etcd(const wishes *w)
 {
     char *clients = must_format("http://%s:%lld", w->listen, (long long)w->port);

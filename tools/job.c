@@ -17,14 +17,14 @@
 #include "parallel/watch/signals.h"
 #include "tools/tools.h"
 
-/* Before the configuration is known. */
+/* This limit holds before the configuration is known. */
 enum { SECONDS_TO_BEGIN = 900 };
 
-/* What watches the process, from its first moment to its last. */
+/* The watchdog of the process, from its first moment to its last. */
 typedef struct guard {
     incident_log incidents;
     watchdog *watchdog;
-    int64_t position; /* from where on the run's incidents are this job's */
+    int64_t position; /* position of this job's first incident */
 } guard;
 
 static void tell_fault(void *context, fault_kind kind, const char *words)
@@ -52,7 +52,7 @@ static status guard_open(guard *g)
     return STATUS_OK;
 }
 
-/* Does an override set this key, or a key of the section that holds it? */
+/* Tells whether an override sets this key, or a key of the section that holds it. */
 static bool says(const options_said *said, const char *key)
 {
     size_t section = strcspn(key, ".");
@@ -64,7 +64,7 @@ static bool says(const options_said *said, const char *key)
     return false;
 }
 
-/* Without a file, all that a job cannot do without is named at once. */
+/* Names all missing keys at once if there is no configuration file. */
 static status check_without_file(const options_said *said)
 {
     const char *model = says(said, "model.preset") || says(said, "model.from") || says(said, "model.config") ||
@@ -78,7 +78,7 @@ static status check_without_file(const options_said *said)
                        model ? model : "", model && data ? ", " : "", data ? data : "");
 }
 
-/* The configuration, before the job is joined: it says how long joining may take. */
+/* Reads the configuration before joining the job, since it limits how long joining may take. */
 static status read_config(config *c, guard *g, options_said said)
 {
     watchdog_enter(g->watchdog, DURING_START, true, 0, "reading the configuration");
@@ -97,7 +97,7 @@ static status read_config(config *c, guard *g, options_said said)
     return s;
 }
 
-/* Joins the job; what reading the configuration brought is known to all ranks then. */
+/* Joins the job; all ranks then know how reading the configuration ended. */
 static status join(comm **world, const guard *g, status loaded)
 {
     AUTO_FREE char *words = must_strdup(status_message());
@@ -112,7 +112,7 @@ static status join(comm **world, const guard *g, status loaded)
     return s == STATUS_OK ? watchdog_join(g->watchdog, *world) : s;
 }
 
-/* The id of this start: the one that its supervisor gave it, or drawn. */
+/* Names this start: by the id that its supervisor gave, or by a drawn one. */
 static status name_start(comm *world, const guard *g)
 {
     char id[MANIFEST_RUN] = "";
@@ -130,7 +130,7 @@ static status configure(config *c, comm *world, const guard *g)
     return comm_all_status(comm_world(world), weights_configure(c));
 }
 
-/* What ended the job, where no rank has said it better. */
+/* Records the failure as an incident unless a rank has recorded the cause. */
 static void refuse(const config *c, const guard *g)
 {
     if (causes_read(c->run.folder, g->position, watchdog_run(g->watchdog)).known)
@@ -139,7 +139,7 @@ static void refuse(const config *c, const guard *g)
     incident_log_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
 }
 
-/* One rank says what all know: every status was agreed on, and names the rank it came from. */
+/* Prints the failure on one rank: all ranks agreed on the status, which names the rank it came from. */
 static void say_failed(const guard *g, const config *c, const comm *world, status s, status loaded)
 {
     if (s == STATUS_OK || !world || comm_rank(world) != 0)
@@ -149,13 +149,13 @@ static void say_failed(const guard *g, const config *c, const comm *world, statu
         refuse(c, g);
 }
 
-/* 32 hexadecimal digits, as manifest_draw_run makes them. */
+/* Tells whether the text is 32 hexadecimal digits, as manifest_draw_run makes them. */
 static bool is_id(const char *text)
 {
     return strlen(text) == MANIFEST_RUN - 1 && strspn(text, "0123456789abcdef") == MANIFEST_RUN - 1;
 }
 
-/* The command line: `command` and the options that every job has. */
+/* Parses the command line: `command` and the options that every job has. */
 static int parse_options(const char **id, int *operands, const options_command *command, int argc, char **argv)
 {
     const options_row row = {"--start-id",

@@ -14,7 +14,7 @@
 #include "engine/config/config_table.h"
 #include "engine/config/nearest.h"
 
-/* "--tokens N", "--format huggingface|phalanx": as in the help. */
+/* Prints "--tokens N" or "--format huggingface|phalanx", as in the help. */
 static int print_name(FILE *out, const options_row *row)
 {
     int n = fprintf(out, "%s", row->name);
@@ -44,7 +44,7 @@ void options_help(FILE *out, const options_command *c)
 
 /* ---- for other readers ------------------------------------------------------------------------------------------- */
 
-/* A line that begins with . or ' is a request, a backslash an escape, and - a hyphen. */
+/* Escapes text for roff: a line that begins with . or ' is a request, a backslash an escape, and - a hyphen. */
 static void manual_text(FILE *out, const char *text)
 {
     for (const char *c = text; *c; c++) {
@@ -62,7 +62,7 @@ static void manual_more(FILE *out, void (*more)(FILE *out))
     fputs(".fi\n", out);
 }
 
-/* A section of the manual, in man(7). */
+/* Prints a section of the manual in man(7). */
 static void print_manual(FILE *out, const options_command *c)
 {
     fprintf(out, ".SS phalanx %s%s%s", c->name, c->rows ? " [options]" : "", *c->operands ? " " : "");
@@ -86,7 +86,7 @@ static void print_manual(FILE *out, const options_command *c)
         manual_more(out, c->more_help);
 }
 
-/* For a shell: a line an option, its name and the words that may follow it. */
+/* Prints for shells a line for each option: its name and the words that may follow it. */
 static void print_words(FILE *out, const options_command *c)
 {
     for (int i = 0; i < c->rows; i++) {
@@ -216,7 +216,7 @@ static status check_operands(const options_command *c, int count, char **argv)
     return STATUS_OK;
 }
 
-/* The exit status. A subject that a command knows nothing of may be any word behind --help. */
+/* Returns the exit status. A subject that is unknown to the command may be any word after --help. */
 static int say_help(const options_command *c, const char *subject)
 {
     if (!subject || !c->help_about || *subject == '-') {

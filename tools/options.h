@@ -1,6 +1,5 @@
 /* Command lines of the subcommands: a table of options gives parsing, the complete --help and the messages for wrong
- * usage. A row points at the variable it sets, whose value before is the default.
- */
+ * usage. A row points at the variable it sets; the variable's initial value is the default. */
 #pragma once
 
 #include <stdbool.h>
@@ -55,12 +54,12 @@ typedef struct options_row {
 typedef struct options_command {
     const char *name;     /* "generate" */
     const char *operands; /* "CONFIG.yaml [key=value ...]", or "" */
-    const char *summary;  /* what it does, a sentence or a few lines */
+    const char *summary;  /* a sentence or a few lines about its use */
     int least, most;      /* number of operands; most < 0: any */
     const options_row *row;
     int rows;
     void (*more_help)(FILE *out); /* printed after the options; may be NULL */
-    /* Of `--help SUBJECT`: prints what there is about it alone; false: nothing. May be NULL. */
+    /* Prints the help about the subject of `--help SUBJECT`; false if there is none. May be NULL. */
     bool (*help_about)(FILE *out, const char *subject);
 } options_command;
 
@@ -68,12 +67,12 @@ enum { OPTIONS_GO_ON = -1 };
 
 /* CONFIG.yaml [key=value ...] among the operands of a command. */
 typedef struct options_said {
-    const char *file; /* NULL: only keys are said */
+    const char *file; /* NULL: there are only overrides */
     int overrides;
     char *const *override;
 } options_said;
 
-/* The first of them is no file where it is a key=value. */
+/* Splits operands; the first one is an override, not a file, if it is a key=value. */
 options_said options_said_of(int operands, char *const *operand);
 
 /* Reads argv[1..argc-1]: `--name value`, `--name=value`, `--` ends the options, a lone `-` is an operand. Returns
@@ -81,7 +80,7 @@ options_said options_said_of(int operands, char *const *operand);
  * message on stderr. --help-man and --help-words are for `phalanx help` and for shells. */
 int options_parse(const options_command *command, int *operands, int argc, char **argv);
 
-/* The exit status of a command that ends so, whose failure is said. */
+/* Returns the exit status of a command that ends with `s`, and prints a failure. */
 int options_exit(status s);
 
 void options_help(FILE *out, const options_command *command);

@@ -1,4 +1,4 @@
-/* phalanx: finds the subcommand and hands over. */
+/* phalanx: finds the subcommand and runs it. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include "tools/tools.h"
 #include "parallel/watch/signals.h"
 
-/* Called before any library is initialised. */
+/* The loader calls this before any library is initialised. */
 __attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = signals_note_hangup;
 
 static void help(FILE *out)
@@ -40,7 +40,7 @@ static int unknown(const char *name)
     return STATUS_USAGE;
 }
 
-/* A descriptor that is closed would be given to the next file opened, and what is printed would land in it. */
+/* Opens closed standard descriptors; otherwise the next opened file would get one, and output would land in it. */
 static void open_standard_streams(void)
 {
     for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = open("/dev/null", O_RDWR))
@@ -53,10 +53,10 @@ static void open_standard_streams(void)
 int main(int argc, char **argv)
 {
     open_standard_streams();
-    /* Where there is no memory for JSON, jansson would return what it returns for text that is no JSON, and a
-     * checkpoint would count as damaged. */
+    /* Without memory for JSON, jansson would return the same as for a text that is no JSON, and a checkpoint would
+     * count as damaged. */
     json_set_alloc_funcs(must_alloc, free);
-    signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, and is said like any other */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails and is reported like any other */
     if (argc < 2) {
         help(stderr);
         return STATUS_USAGE;

@@ -16,7 +16,7 @@
 #include "memory/scope.h"
 #include "tools/series.h"
 
-/* train.threads, or, as a training rank would choose, the cores of this machine over the ranks of a node. */
+/* Returns train.threads or, as a training rank would choose, the machine's cores divided by the ranks of a node. */
 static int threads_of_rank(const config *c, int ranks, int node_ranks)
 {
     if (c->train.threads > 0)
@@ -95,7 +95,7 @@ void planning_load_close(planning_load *l)
     load_free(&l->law);
 }
 
-/* Of a step with its replays, each rung by its own program. */
+/* Returns the seconds of a step with its replays, each capacity bucket by its own program. */
 static double loaded_seconds(const planning_load *l, const plan *p)
 {
     double sum = 0;

@@ -32,7 +32,7 @@ static double value_of(const json_t *lines, size_t index, const char *key)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* Of the lines [first, end): the least and the largest by `by`, in their order. Without numbers the first. */
+/* Chooses of lines [first, end) the ones with the least and the largest `by`; without numbers, the first line. */
 static void choose(bool *chosen, const json_t *lines, const char *by, size_t first, size_t end)
 {
     size_t least = first, most = first;

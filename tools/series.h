@@ -1,11 +1,11 @@
-/* Lines of JSON as columns: what a chart needs. */
+/* Turns lines of JSON into columns for charts. */
 #pragma once
 
 #include <jansson.h>
 
-/* The whole lines of a file that have `key`, as an array; empty where there is no such file. The caller's. */
+/* Returns a file's whole lines that have `key`, as the caller's array; empty if there is no such file. */
 json_t *series_lines(const char *path, const char *key);
-/* {key: [value, ...], ...} of `lines`: those keys of `keys` (NULL at the end) that occur, null where a line has none.
- * At most about `points` of each: first and last, and of every run of lines between the one with the least and the one
- * with the largest `by`, so that no spike is lost. The caller's. */
+/* Returns {key: [value, ...], ...} of `lines` for the `keys` (NULL at the end) that occur, null where a line has none;
+ * the caller owns it. Each has about `points` values at most: first and last, and the lines with the least and the
+ * largest `by` of every run of lines between, so that no spike is lost. */
 json_t *series_columns(const json_t *lines, const char *const *keys, const char *by, int points);

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-static volatile sig_atomic_t caught; /* signals know no other place */
+static volatile sig_atomic_t caught; /* a signal handler gets no context */
 
 static void keep(int number)
 {
@@ -17,7 +17,7 @@ void stop_catch(void)
     sigemptyset(&action.sa_mask);
     for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         struct sigaction old;
-        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* as under nohup */
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* skips ignored ones, as nohup's */
             (void)sigaction(numbers[i], &action, NULL);
     }
 }
@@ -33,7 +33,7 @@ int stop_exit(status s)
         sigset_t all;
         sigfillset(&all);
         (void)signal((int)caught, SIG_DFL);
-        (void)pthread_sigmask(SIG_UNBLOCK, &all, NULL); /* a worker has blocked all signals */
+        (void)pthread_sigmask(SIG_UNBLOCK, &all, NULL); /* workers block all signals */
         (void)raise((int)caught);
     }
     return (int)s;

@@ -15,8 +15,8 @@ static const double FIRST = 1, AGAIN = 30, REDRAW = 0.5; /* seconds */
 struct ticker {
     worker worker;
     char doing[200];
-    bool terminal, fresh, drawn; /* fresh: `doing` was not printed yet */
-    double begun, last;          /* when it began; when a line was printed, 0: never */
+    bool terminal, fresh, drawn; /* fresh: `doing` has not been printed yet */
+    double begun, last;          /* its start; the time of the last line, 0: none */
 };
 
 static void print(ticker *t, double now)
@@ -29,7 +29,7 @@ static void print(ticker *t, double now)
     t->last = now;
 }
 
-/* When the next line is due. */
+/* Returns the time of the next line. */
 static double due(const ticker *t)
 {
     if (t->last == 0)

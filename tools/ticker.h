@@ -1,12 +1,12 @@
-/* Says on standard error what is being done, and for how long, while the caller computes and cannot: from a thread of
- * its own, once it has taken more than a second. On a terminal one line is drawn again and again; else a line is
- * printed when what is done changes, and every half a minute. */
+/* Prints on standard error the current work and how long it has taken, while the caller is busy: a separate thread
+ * prints once it has taken more than a second. A terminal shows one line, drawn again and again; other outputs get a
+ * line at each change, and every half a minute. */
 #pragma once
 
 typedef struct ticker ticker;
 
 ticker *ticker_open(const char *doing);
-/* What is done from now on; cut after 200 bytes. From any thread. */
+/* Sets the current work; cut after 200 bytes. Any thread may call it. */
 void ticker_say(ticker *t, const char *doing);
-/* Takes its line off a terminal. NULL is none. */
+/* Removes its line from a terminal. Accepts NULL. */
 void ticker_close(ticker *t);

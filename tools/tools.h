@@ -1,5 +1,5 @@
-/* The subcommands by name: what phalanx runs, lists, and tells shells and man about; all but help, which speaks of
- * them. */
+/* The subcommands by name: phalanx runs and lists them and describes them to shells and man; all but help, which
+ * describes them. */
 #pragma once
 
 #include <stdio.h>
@@ -11,9 +11,9 @@ typedef struct commands_row {
 
 #define COMMANDS_VERSION "0.1.0"
 
-/* NULL: no such command. */
+/* Returns NULL if there is no such command. */
 const commands_row *commands_find(const char *name);
-/* NULL behind the last one. */
+/* Returns NULL after the last one. */
 const commands_row *commands_at(int index);
 
 /* The subcommands of phalanx. Each reads its own arguments (argv[0] is its name) and returns the exit status: 0 done,
@@ -37,9 +37,9 @@ int islands_main(int argc, char **argv);
 int server_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 
-/* phalanx help: the one command that knows of the others. */
+/* phalanx help: the one command that knows the others. */
 #define HELP_SUMMARY "what to know, by topic: layout, memory, multi-node, data, troubleshooting, columns"
 
 int help_main(int argc, char **argv);
-/* The commands, help among them, a line each. */
+/* Prints the commands, help among them, a line each. */
 void help_commands(FILE *out);

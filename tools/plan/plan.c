@@ -1,4 +1,4 @@
-/* phalanx plan: what a configuration needs and costs, on any number of ranks, without running anything. */
+/* phalanx plan: predicts the needs and costs of a configuration on any number of ranks, without running it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,15 +21,15 @@
 #include "tools/plan/plan_parts.h"
 #include "tools/tools.h"
 
-/* What context ranks send in vain where layers have a sliding window: every key goes to every rank, also to those none
- * of whose queries are near enough to see it, and so does its gradient back. */
+/* Useless traffic of context ranks in layers with a sliding window: every key goes to every rank, also to ranks that
+ * have no query near enough to see it, and so does its gradient back. */
 typedef struct plan_window {
-    int rank;             /* of those that are listed, the one that sends most */
-    int64_t sent, unseen; /* bytes along context in a step, by layers that have a window; of these, those in vain */
+    int rank;             /* the listed rank that sends most */
+    int64_t sent, unseen; /* bytes a step along context in layers with a window; useless part of them */
 } plan_window;
 
-/* Documents that are masked make more of it unseen: here each sample is one. False: there are no such layers, or nobody
- * divides samples' tokens. `unseen` is the mean over the context ranks. */
+/* Measures the useless traffic as if each sample were one document; masked documents increase it. False if there are no
+ * such layers or no rank divides samples' tokens. `unseen` is the mean over the context ranks. */
 static bool window_measure(plan_window *out, const plan *p)
 {
     *out = (plan_window){0};
@@ -67,7 +67,7 @@ typedef struct wishes {
     options_said said;
 } wishes;
 
-/* The profile asked for, with what the command line says otherwise. A search is for GPUs. */
+/* Opens the requested profile and applies the command line's overrides. A search assumes GPUs. */
 static status prices_of(profile *out, const wishes *w, const config *c)
 {
     TRY(profile_open(out, w->device ? w->device : w->search ? DEVICES_ASSUMED : planning_device(c, NULL)));
@@ -96,7 +96,7 @@ static status list_rank(const compile_options *options, int rank)
     return STATUS_OK;
 }
 
-/* What this job as one of outer.slots islands sends to the others. */
+/* Prints the traffic of this job as one of outer.slots islands to the others. */
 static void print_islands(const config *c, const plan *p, double bandwidth)
 {
     islands_plan o = islands_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
@@ -127,14 +127,14 @@ static void islands_facts(fact_writer *out, const config *c, const plan *p, doub
                  FACT("queued_bytes", o.queued), FACT("epsilon", o.epsilon));
 }
 
-/* What options beside the configuration make of it; NULL without --data, without --load. */
+/* Results of options beside the configuration; NULL without --data, without --load. */
 typedef struct extras {
     const plan_data *data;
     const planning_load *load;
     const options_said *said; /* the command line */
 } extras;
 
-/* `unsaid`: only the configuration says that a CPU is priced. */
+/* Prints the plan as text. `unsaid`: only the configuration chose a CPU's prices. */
 static void print_text(const config *c, const plan *p, double bandwidth, const extras *e, bool unsaid)
 {
     plan_window window;
@@ -172,7 +172,7 @@ static void write_facts(const config *c, const plan *p, double bandwidth, const 
     putchar('\n');
 }
 
-/* Whether it fits comes first, and is the status: of the device that is named, or that the run would take. */
+/* Prints first whether the plan fits, which is also the status: on the named device, or on the run's own. */
 static status print(const config *c, const plan *p, const extras *e, const wishes *w)
 {
     bool unsaid = c->train.device == CONFIG_CPU && !w->device && w->tflops <= 0;
@@ -221,7 +221,7 @@ static status show(const config *c, const compile_options *options, const wishes
     return print(c, &p, &(extras){w->data ? &data : NULL, w->load ? &load : NULL, &w->said}, w);
 }
 
-/* On the ranks of --ranks, or of the configuration. */
+/* Searches layouts for the ranks of --ranks or of the configuration. */
 static status find_layout(config *c, const wishes *w)
 {
     RELEASED_BY(profile_free) profile prices = {0};
@@ -229,7 +229,7 @@ static status find_layout(config *c, const wishes *w)
     int64_t ranks = w->ranks ? w->ranks : c->parallel.size[GRID_DATA] ? grid_ranks_of(c->parallel.size) : 0;
     if (ranks < 1)
         return status_fail(STATUS_USAGE, "--search: say --ranks N, or parallel.data in the configuration");
-    if (w->device && !config_is_given(c, "parallel.schedule_for")) { /* what --write writes finds the same */
+    if (w->device && !config_is_given(c, "parallel.schedule_for")) { /* the written file yields the same schedule */
         free(c->parallel.schedule_for);
         c->parallel.schedule_for = must_strdup(w->device);
     }
@@ -255,7 +255,7 @@ static status show_plan(config *c, const wishes *w)
     return show(c, &o, w, &prices);
 }
 
-/* What the other way of planning would pass over without a word. */
+/* Refuses options that the chosen way of planning would ignore. */
 static status check_wishes(const wishes *w)
 {
     if (!w->search && (w->memory_size || w->write))
@@ -286,17 +286,17 @@ static status check_wishes(const wishes *w)
 static status run(config *c, wishes *w)
 {
     TRY(check_wishes(w));
-    TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
+    TRY(weights_configure(c)); /* reads sizes of model.from and model.config, not weights */
     status s = w->search ? find_layout(c, w) : show_plan(c, w);
     if (s != STATUS_OK) {
-        fflush(stdout); /* what was printed comes before why it ends */
+        fflush(stdout); /* shows the output before the error */
         return s;
     }
     return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
                                                   : status_fail(STATUS_FAILED, "the output cannot be written");
 }
 
-/* OPTIONS_GO_ON, or the exit status */
+/* Returns OPTIONS_GO_ON or the exit status. */
 static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 {
     *w = (wishes){.rank = -1, .islands = 1};
@@ -352,7 +352,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
     return options_parse(&command, operands, argc, argv);
 }
 
-/* --data stands for data.train, behind the command line's own keys. */
+/* Loads the configuration; --data sets data.train, after the command line's own keys. */
 static status load(config *out, const wishes *w)
 {
     const options_said *said = &w->said;

@@ -19,7 +19,7 @@ static status open_samples(samples **out, const config *c, stored *from)
                      (uint64_t)c->train.seed));
     if (c->data.skip_bad)
         samples_leave_out(*out, keep_silent, NULL);
-    if (c->outer.every > 0) /* an island knows its slot when it joins: the first one's */
+    if (c->outer.every > 0) /* an island learns its slot when it joins: assume the first */
         samples_interleave(*out, 0, c->outer.slots);
     return STATUS_OK;
 }

@@ -12,28 +12,28 @@
 /* ---- the whole run ----------------------------------------------------------------------------------------------- */
 
 typedef struct course {
-    double tokens, seconds, gpu_hours; /* seconds: without evaluations, checkpoints and restarts */
-    int64_t checkpoint, kept;          /* bytes of one; of all that lie on disk at a time, 0: they are not pruned */
-    int64_t free;                      /* bytes of the device that needs most; -1: it has no memory of its own */
+    double tokens, seconds, gpu_hours; /* seconds exclude evaluations, checkpoints and restarts */
+    int64_t checkpoint, kept;          /* bytes of one; bytes of all kept on disk, 0: not pruned */
+    int64_t free;                      /* bytes left on the device that needs most; -1: it has no memory of its own */
 } course;
 
-/* Steps of a ramp are as long as their samples are many. */
+/* Sums the whole run; a step of a ramp takes time in proportion to its samples. */
 static course course_of(const config *c, const plan *p)
 {
     double samples = (double)batch_ramp_total(c, 0, c->train.steps), sequence = (double)c->train.sequence;
     course r = {.tokens = samples * sequence, .checkpoint = storage_checkpoint_bytes(&p->options), .free = -1};
     r.seconds = p->step_seconds * r.tokens / (double)p->tokens_per_step;
     r.gpu_hours = r.seconds / 3600 * p->options.grid.ranks;
-    r.kept = c->checkpoint.keep ? (c->checkpoint.keep + 1) * r.checkpoint : 0; /* and the one that is being written */
+    r.kept = c->checkpoint.keep ? (c->checkpoint.keep + 1) * r.checkpoint : 0; /* one more is being written */
     const plan_rank *most = plan_neediest(p);
     if (p->profile.capacity > 0)
         r.free = p->profile.capacity - most->arena - plan_rank_beside(most, p->profile.reserve);
     return r;
 }
 
-/* ---- how it is started ------------------------------------------------------------------------------------------- */
+/* ---- launch lines ------------------------------------------------------------------------------------------------ */
 
-/* A word of a shell's line, in quotes where it needs them. */
+/* Prints a word of a shell's line, quoted if needed. */
 static void print_word(FILE *out, const char *word)
 {
     static const char simple[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./-=:,@%+";
@@ -47,7 +47,7 @@ static void print_word(FILE *out, const char *word)
     fputc('\'', out);
 }
 
-/* The command line's file and keys, a space before each; the caller's. */
+/* Returns the command line's file and keys, a space before each; the caller frees it. */
 static char *arguments_text(const options_said *said)
 {
     char *text;
@@ -64,7 +64,7 @@ static char *arguments_text(const options_said *said)
 
 enum { MPIRUN, SLURM, LAUNCHERS };
 
-/* How each launcher starts the ranks; both are the caller's. On one node nobody needs a host file. */
+/* Formats the line that starts the ranks under each launcher; the caller frees both. One node needs no host file. */
 static void lines_of(char *out[LAUNCHERS], const config *c, int ranks, int node_ranks, const options_said *said)
 {
     int tasks = ranks < node_ranks ? ranks : node_ranks;

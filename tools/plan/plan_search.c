@@ -20,8 +20,8 @@ static const char *recompute_word(const search_layout *l)
     return l->budgeted ? "budget" : config_word_of("memory.recompute", (int)l->recompute);
 }
 
-/* Its sizes along the coordinates of `shown`, s where tokens between blocks are divided, and its choices; `experts`:
- * the model has some. */
+/* Formats a layout: its sizes along the coordinates in `shown`, an s after a size that divides tokens between blocks,
+ * and its choices; `experts`: the model has some. */
 static void layout_text(char out[LAYOUT_TEXT], const search_layout *l, unsigned shown, bool experts)
 {
     int used = 0;
@@ -53,7 +53,7 @@ static int by_loss(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* What a rank's time is more of, the most first: "bubble +3.1%, tensor +1.0%" of the best one's step. */
+/* Names the two largest excesses of a rank's time over the best layout's: "bubble +3.1%, tensor +1.0%" of its step. */
 static void why_text(char out[WHY_TEXT], const search_result *r, const search_result *best)
 {
     loss all[AXIS_COUNT + 2] = {{"computing", r->compute - best->compute},
@@ -80,7 +80,7 @@ static double exposed_of(const search_result *r)
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
-/* The coordinates that people are told of in any of the rows. */
+/* Returns the coordinates that any of the rows names. */
 static unsigned shown_coordinates(const search *s)
 {
     unsigned shown = 0;
@@ -89,7 +89,7 @@ static unsigned shown_coordinates(const search *s)
     return shown;
 }
 
-/* What a device of so many bytes has left. */
+/* Returns the free bytes of a device with `whole` bytes. */
 static int64_t free_of(const search_result *r, int64_t whole)
 {
     return whole - r->arena - r->beside;
@@ -117,7 +117,7 @@ static void print_found(const search *s, const config *c)
         }
 }
 
-/* What the columns and their codes mean, and how much was looked at. */
+/* Explains the columns and their codes, and the extent of the search. */
 static void print_legend(const search *s, const config *c, const profile *prices, int ranks, double seconds)
 {
     printf("%d layouts on %d ranks, %d of them worth a look, %d compiled and played on %s; %.1f s\n", s->layouts, ranks,
@@ -195,7 +195,7 @@ static void show_progress(void *context, int done, int all, const search_result 
 
 /* ---- the best as a configuration --------------------------------------------------------------------------------- */
 
-/* The user's own file with the keys that the layout sets, and those of the command line. */
+/* Writes the user's own file with the keys that the layout and the command line set. */
 static status write_best(const char *path, const search *s, const search_terms *t, const options_said *said)
 {
     static const char *const searched[] = {"parallel.", "memory.", "train.micro_batch", NULL};

@@ -1,4 +1,4 @@
-/* phalanx schedule: bubble, memory and timeline of a pipeline schedule, without a model. */
+/* phalanx schedule: shows bubble, memory and timeline of a pipeline schedule, without a model. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,13 +21,13 @@ typedef struct wishes {
     bool json, barrier;
 } wishes;
 
-/* What the whole stage does for one micro-batch, in seconds, and holds, in units of its activations. */
+/* Costs of the whole stage for one micro-batch: time in seconds, memory in units of its activations. */
 typedef struct stage_terms {
     double forward, input, weight, message;
     double after_forward, after_input;
 } stage_terms;
 
-/* `count` numbers with commas between, of at least 0, and none so large that sums of them are no numbers. */
+/* Reads `count` comma-separated numbers, at least 0, and small enough that their sums stay finite. */
 static status read_numbers(double *out, int count, const char *name, const char *text)
 {
     const char *at = text;
@@ -54,7 +54,7 @@ static status read_terms(stage_terms *out, const wishes *w)
     return STATUS_OK;
 }
 
-/* By global chunk and by stage, as the search wants them. */
+/* Inputs of the search, by global chunk and by stage. */
 typedef struct tables {
     simulate_cost *costs;
     double *holds, *defers, *peaks, *limit;
@@ -84,7 +84,7 @@ static double most(const double *of, int64_t count)
     return value;
 }
 
-/* Within --memory, or what 1F1B holds. */
+/* Searches a schedule within --memory, or within the memory of 1F1B. */
 static status find(schedule *out, tables *t, const wishes *w, const stage_terms *of)
 {
     int stages = (int)w->stages, chunks = (int)w->chunks, microbatches = (int)w->microbatches;
@@ -130,7 +130,7 @@ static status make(schedule *out, tables *t, const wishes *w, const stage_terms 
     return ok;
 }
 
-/* The share of `time` in which the busiest stage has nothing to do. */
+/* Returns the fraction of `time` in which the busiest stage is idle. */
 static double bubble(const simulation *sim, double time)
 {
     double busy = 0;
@@ -189,7 +189,7 @@ static status run(const wishes *w)
         double share = of.after_forward > 0 ? of.after_input / of.after_forward : 0;
         ok = simulate_run(&sim, &s, t.costs, of.message, share);
         if (ok == STATUS_OK) {
-            for (int i = 0; i < s.stages; i++) /* as --keeps counts it, here and in pictures */
+            for (int i = 0; i < s.stages; i++) /* count peaks as --keeps does, also in pictures */
                 sim.stages[i].peak = t.peaks[i];
             (w->json ? print_json : print_text)(&s, &sim, t.peaks);
             ok = w->svg ? output_print(w->svg, timeline_svg, &sim) : STATUS_OK;
@@ -207,7 +207,7 @@ static status run(const wishes *w)
                                                   : status_fail(STATUS_FAILED, "the output cannot be written");
 }
 
-/* OPTIONS_GO_ON, or the exit status */
+/* Returns OPTIONS_GO_ON or the exit status. */
 static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 {
     enum { MOST = 1024 };

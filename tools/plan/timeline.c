@@ -1,4 +1,4 @@
-/* phalanx timeline: pictures of a step, as it is predicted and as it was measured. */
+/* phalanx timeline: draws pictures of a step, as predicted and as measured. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 EMBED(timeline_page, "tools/plan/timeline_page.html");
 
-enum { MOST_SPANS = 40000, MOST_PICTURES = 2 }; /* of a picture on the page: some megabytes */
+enum { MOST_SPANS = 40000, MOST_PICTURES = 2 }; /* spans of a picture on the page: some megabytes */
 
 typedef struct wishes {
     const char *output, *device, *network, *load;
@@ -72,8 +72,8 @@ static status write_events(const wishes *w, const picture *all, int count, const
     return output_write(w->output, text, (int64_t)strlen(text));
 }
 
-/* A line each: the time of the step, and the shares of it that sum to it: bubble, waits for what travels along an axis,
- * and the other kinds. */
+/* Prints the step's time and its parts, which sum to it, a line each: bubble, waits for transfers by axis, and the
+ * other kinds. */
 static void print_shares(const picture *p)
 {
     printf("%-20s %.1f ms, bubble %.1f%%", p->name, p->length / 1e3, 100 * p->kinds[PICTURE_BUBBLE]);
@@ -123,7 +123,7 @@ static status draw(const wishes *w, const char *title, const char *run, const pl
     return s;
 }
 
-/* How many ranks the run had: the files of its trace say, or its events; 0: neither is there. */
+/* Returns the run's rank count from its trace files, else from its events; 0 if both are missing. */
 static int ranks_of_run(const char *run, const planning_run *of)
 {
     int ranks = 0;

@@ -1,4 +1,4 @@
-/* A run's trace: a file of each rank, an event a line. */
+/* Reads a run's trace: one file for each rank, one event for each line. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,11 +17,11 @@ typedef struct reading {
     picture_row *row;
     picture_names *names;
     const char *path;
-    int64_t step; /* wanted; the last one so far */
-    bool any;     /* whatever comes last */
+    int64_t step; /* wanted step, or the last one so far */
+    bool any;     /* the last step is wanted */
     int latest;   /* op of the step; -1: none yet */
-    json_t *open; /* transfers that have begun, by id */
-    int bad;      /* lines that are none of ours */
+    json_t *open; /* start times of open transfers, by id */
+    int bad;      /* unreadable lines */
 } reading;
 
 static int along_of(const char *name)
@@ -47,8 +47,8 @@ static void forget(reading *r)
     json_object_clear(r->open);
 }
 
-/* What there is so far was of a step before, or of the same step, which was undone and done again: ops come in their
- * order. */
+/* Tells whether an event belongs to the wanted step. Discards events of an earlier step, and of the same step if it was
+ * undone and redone, which an op out of order shows. */
 static bool wanted(reading *r, int64_t step, int index)
 {
     if (r->any && step > r->step) {
@@ -73,7 +73,7 @@ static void take_transfer(reading *r, const char *name, const char *kind, const 
     json_object_del(r->open, id);
 }
 
-/* `about`: the name of an op. */
+/* Returns the kind of a span; `about`: an op's name. */
 static picture_kind kind_of(const char *about, phase p, bool stages)
 {
     if (strcmp(about, op_rows[OP_wait].name) == 0)
@@ -146,7 +146,7 @@ static status read_rank(reading *r)
         if (event)
             take_event(r, event);
         else
-            r->bad++; /* the last line of a run that was killed */
+            r->bad++; /* a killed run's last line */
     }
     free(line);
     int failed = ferror(in);
@@ -158,7 +158,7 @@ static status read_rank(reading *r)
     return STATUS_OK;
 }
 
-/* All ranks of a small run; of a large one the first of each stage. */
+/* Shows all ranks of a small run, and the first rank of each stage of a large one. */
 static bool shown(const grid *all, int rank)
 {
     grid g = grid_of(all, rank);
@@ -191,7 +191,7 @@ static status add_rank(picture *out, picture_names *names, const char *run, int6
     return s;
 }
 
-/* Since the first rank began. Ends of ops, for the memory: launches end when the op before does. */
+/* Makes times relative to the first rank's start, and sets ends of ops: a launch ends with the op before it. */
 static void set_times(picture *p)
 {
     double first = INFINITY;
@@ -205,7 +205,7 @@ static void set_times(picture *p)
             r->transfers[k].end -= first;
         }
         for (int k = 0; k < r->flow_count; k++)
-            r->flows[k].at -= first - NANOSECOND; /* the trace has put it into its span */
+            r->flows[k].at -= first - NANOSECOND; /* the trace shifted it into its span */
         for (int k = 0; k < r->span_count; k++) {
             picture_span *s = &r->spans[k];
             s->begin -= first;

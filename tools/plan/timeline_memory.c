@@ -7,11 +7,11 @@
 
 enum { LEFT = 92, WIDTH = 760, TOP = 44, BAND = 76, GAP = 14, BOTTOM = 52 };
 
-/* From the ground up: classes that live as long as the run, what the backward pass waits for, and what dies within its
- * action. */
+/* Layers from the bottom up: classes that live as long as the run, tensors kept for the backward pass, and tensors
+ * freed within their action. */
 static const struct {
     const char *label, *colour;
-    int first, last; /* classes; the last two layers are curves */
+    int first, last; /* first and last class; the last two layers are curves */
 } layers[] = {{"weights", "#5b93cc", CLASS_INPUT, CLASS_WEIGHT},
               {"gradients", "#8ccf8a", CLASS_GRADIENT, CLASS_GRADIENT},
               {"optimizer", "#f0b86c", CLASS_OPTIMIZER, CLASS_OPTIMIZER},
@@ -27,7 +27,7 @@ static int64_t persistent_bytes(const picture_row *r, int layer)
     return sum;
 }
 
-/* The height of layers 0 to `layer` at a moment, in bytes. */
+/* Returns the height of layers 0 to `layer` at a moment, in bytes. */
 static int64_t bytes_up_to(const picture_row *r, const picture_moment *m, int layer)
 {
     int64_t sum = 0;
@@ -36,7 +36,7 @@ static int64_t bytes_up_to(const picture_row *r, const picture_moment *m, int la
     return sum + (layer >= FLAT ? m->kept : 0) + (layer > FLAT ? m->rest : 0);
 }
 
-/* One row of the picture: where its ground is, and how large a microsecond and a byte are, in pixels. */
+/* One row of the picture: the position of its ground, and the pixels of a microsecond and of a byte. */
 typedef struct band {
     const picture_row *row;
     picture_moment moments[PICTURE_MOMENTS];
@@ -55,7 +55,7 @@ static void write_layer(FILE *out, const band *b, int layer)
     fprintf(out, "V%.1fZ\"/>\n", b->ground);
 }
 
-/* The highest layer is drawn first, so that each lower one covers its part. */
+/* Draws the highest layer first, so that each lower one covers its part. */
 static void write_band(FILE *out, const band *b)
 {
     double arena = b->ground - (double)b->row->arena * b->y_scale;

@@ -9,7 +9,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { SHORT = 2000 }; /* an action swallows waits that are shorter than this part of a step */
+enum { SHORT = 2000 }; /* actions absorb waits shorter than 1 / SHORT of a step */
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
@@ -43,7 +43,7 @@ const char *picture_along(int along)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* A list that doubles: room for one more. */
+/* Grows a list by doubling it, to have room for one more. */
 static void *grown(void *list, int count, size_t each)
 {
     bool full = (count & (count - 1)) == 0;
@@ -121,7 +121,7 @@ void picture_fill(picture_row *r, double begin, double end, picture_kind kind, i
                                            .along = PICTURE_ALONG});
 }
 
-/* What no op and no wait fills. */
+/* Fills the time that no op and no wait covers. */
 static void fill_gaps(picture_row *r, double length, picture_names *names)
 {
     int between = picture_name(names, picture_kind_words(PICTURE_BETWEEN));
@@ -179,7 +179,7 @@ static int transfer_order(const void *a, const void *b)
 
 static void append_number(json_t *list, double v)
 {
-    json_array_append_new(list, json_real(round(v * 1000) / 1000)); /* nanoseconds */
+    json_array_append_new(list, json_real(round(v * 1000) / 1000)); /* rounded to nanoseconds */
 }
 
 static void append_span(json_t *list, const picture_span *s)
@@ -192,8 +192,7 @@ static void append_span(json_t *list, const picture_span *s)
     json_array_append_new(list, json_integer(s->chunk));
 }
 
-/* Ops of one action that follow one another, short waits between them included, are one span without a name of its
- * own. */
+/* Merges consecutive ops of one action, and short waits between them, into one span without its own name. */
 static json_t *actions_of(const picture_row *r, double length, picture_names *names)
 {
     json_t *list = json_array();
@@ -227,7 +226,7 @@ static json_t *spans_of(const picture_row *r)
     return list;
 }
 
-/* Those that can be seen: longer than a ten-thousandth of the step, where there are many. */
+/* Returns the transfers of at least `least` microseconds: if there are many, a ten-thousandth of the step. */
 static json_t *transfers_of(const picture_row *r, double least)
 {
     json_t *list = json_array();
@@ -348,7 +347,7 @@ static void add_name(json_t *into, const char *what, int process, int thread, co
                                           "tid", thread, "args", "name", name));
 }
 
-/* An end of an arrow lies in the span that ends there. */
+/* Adds an end of an arrow just inside the span that ends there. */
 static void add_flow_event(json_t *into, const picture_flow *f, int process)
 {
     json_t *event = json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:f}", "name", "message", "cat", "message", "ph",
@@ -359,7 +358,7 @@ static void add_flow_event(json_t *into, const picture_flow *f, int process)
     json_array_append_new(into, event);
 }
 
-/* Bytes by class where they change, and the tokens whose backward pass is over. */
+/* Adds counters: bytes by class where they change, and the tokens that have finished their backward pass. */
 static void add_counters(json_t *into, const picture_row *r, double length, int process)
 {
     picture_moment moments[PICTURE_MOMENTS];

@@ -1,4 +1,4 @@
-/* The plan's step, played on simulated queues. */
+/* Converts the plan's step, played on simulated queues, into a picture. */
 #include <string.h>
 
 #include "memory/log.h"
@@ -12,7 +12,7 @@ static int along_of(const op *o)
     return op_copies(o) ? PICTURE_HOST : (int)o->at.axis;
 }
 
-/* A wait's parts: for other stages, for the transfers before its own, and for its own. */
+/* Splits a wait into waits for other stages, for the earlier transfers of its queue, and for its own transfer. */
 static void take_wait(picture_row *r, picture_names *names, picture_span s, const timing_span *at, const op *from)
 {
     const double begins[] = {1e6 * at->begin, 1e6 * (at->begin + at->idle), 1e6 * (at->begin + at->idle + at->behind),
@@ -30,7 +30,7 @@ static void take_wait(picture_row *r, picture_names *names, picture_span s, cons
     }
 }
 
-/* A message's begin, where its sender launched it, or its end. Rows are stages, and so are the ends of a message. */
+/* Adds a message's start, where its sender launched it, or its end. Rows and the ends of a message are stages. */
 static void take_message(picture_row *r, const timing *t, const op *o, int number, int stage, double at)
 {
     bool leaves = op_has(o, OP_LEAVES);
@@ -40,7 +40,7 @@ static void take_message(picture_row *r, const timing *t, const op *o, int numbe
                           !leaves});
 }
 
-/* What op `i` of the stage launched; the request's. */
+/* Adds the span or transfer of op `i` of the stage; `launched`: the launching op of each request. */
 static void take_op(picture_row *r, picture_names *names, const timing *t, const program *list, const int *launched,
                     int stage, int i)
 {
@@ -119,7 +119,7 @@ status timeline_predict(picture *out, picture_names *names, const plan *p)
         json_array_append_new(out->causes, json_pack("[s, f]", t->causes[i].text, t->causes[i].seconds / t->seconds));
     for (int stage = 0; stage < t->count; stage++) {
         TRY(add_stage(out, names, p, stage));
-        /* Until the last rank is done a rank is idle; then come the seconds for which all have waited for a core. */
+        /* A rank is idle until the last rank is done; then come the seconds for which all have waited for a core. */
         double played = 1e6 * (t->seconds - t->cores);
         picture_fill(&out->rows[stage], 1e6 * t->ranks[stage].end, played, PICTURE_BUBBLE,
                      picture_name(names, PICTURE_LAST));

@@ -1,4 +1,4 @@
-/* phalanx report: one page about one run or several, in one file that needs no network. */
+/* phalanx report: writes one page about one or several runs, in one file that needs no network. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +16,10 @@
 EMBED(report_page, "tools/report/report_page.html");
 EMBED(report_wandb, "tools/report/report_wandb.py");
 
-/* Points of a curve: few enough for a page under a megabyte, more than a screen has columns. */
+/* Points of a curve: they keep a page under a megabyte, and exceed a screen's columns. */
 enum { POINTS = 3600, POINTS_LEAST = 120, POINTS_MOST = 1200 };
 
-/* What the numbers of a step are called, there as in TensorBoard and MLflow. */
+/* Returns the names of a step's numbers, which are those in TensorBoard and MLflow. */
 static json_t *names_of_metrics(void)
 {
     static const struct {
@@ -35,7 +35,7 @@ static json_t *names_of_metrics(void)
     return names;
 }
 
-/* Their folders, from the root, so that the script may run anywhere. */
+/* Writes absolute paths of the folders, so that the script may run anywhere. */
 static status write_wandb(char *const *folders, int count, const char *path)
 {
     json_t *list = json_array();

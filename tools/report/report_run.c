@@ -19,11 +19,11 @@
 #include "tools/planning.h"
 #include "tools/series.h"
 
-/* What `phalanx plan` says of a run's configuration, as JSON, with the actions of each stage in time. */
+/* Returns the JSON of `phalanx plan` for a run's configuration, with the actions of each stage in time. */
 
-enum { MOST_SPANS = 8000 }; /* of all stages together: about 250 KB of text */
+enum { MOST_SPANS = 8000 }; /* spans of all stages together: about 250 KB of text */
 
-/* Behind the actions: what is of no micro-batch, and what nobody knows the time of. */
+/* Kinds after the actions: ops of no micro-batch, and waiting for a core at unknown times. */
 enum { AFTER = ACTION_KINDS, CORES, SPAN_KINDS };
 static const char *const kinds[SPAN_KINDS] = {[ACTION_FORWARD] = "forward",
                                               [ACTION_BACKWARD] = "backward",
@@ -32,7 +32,7 @@ static const char *const kinds[SPAN_KINDS] = {[ACTION_FORWARD] = "forward",
                                               [AFTER] = "sums of gradients, update",
                                               [CORES] = "waiting for a core"};
 
-/* In millionths of the step. */
+/* Returns millionths of the step. */
 static int place_of(double time, const timing *t)
 {
     return t->seconds > 0 ? (int)lround(1e6 * time / t->seconds) : 0;
@@ -66,7 +66,7 @@ static json_t *spans_of(const plan *p, int stage, double until)
     return spans;
 }
 
-/* Seconds by what they go for, which sum to the step. */
+/* Returns seconds by cause, which sum to the step. */
 static json_t *seconds_of(const timing_rank *r)
 {
     json_t *list = json_array();
@@ -101,7 +101,7 @@ static json_t *timeline_of(const plan *p)
                      names, "stages", stages);
 }
 
-/* [name, size] of each coordinate that the page shows, the one along which ranks are neighbours first. */
+/* Returns [name, size] of each coordinate on the page; the one along which ranks are neighbours comes first. */
 static json_t *coordinates_of(const grid *g)
 {
     json_t *list = json_array();
@@ -134,7 +134,7 @@ static json_t *object_of(const config *c, const plan *p, const char *file)
     return object;
 }
 
-/* As `phalanx plan` makes it, on the run's ranks and device. */
+/* Plans as `phalanx plan` does, on the run's ranks and device. */
 static status plan_of(json_t **out, config *c, const planning_run *run, const char *folder)
 {
     grid g;
@@ -157,11 +157,11 @@ static status plan_of(json_t **out, config *c, const planning_run *run, const ch
     return STATUS_OK;
 }
 
-/* Of the run in `folder`, on the ranks and the device of its latest start. The result is the object of `plan --json`,
- * with `command`, which prints the same, and timeline: {length, shown, kinds, stages: [{bubble, in_flight, seconds:
- * [[what, seconds], ...], spans: [[kind, chunk, micro-batch, start, end], ...]}]}: `length` is the step, to which
- * `seconds` sum; start and end are in millionths of it. A step of very many actions is shown up to `shown`. The
- * caller's. */
+/* Plans the run in `folder`, on the ranks and the device of its latest start. The caller owns the result: the object of
+ * `plan --json`, with `command`, which prints the same, and timeline: {length, shown, kinds, stages: [{bubble,
+ * in_flight, seconds: [[name, seconds], ...], spans: [[kind, chunk, micro-batch, start, end], ...]}]}: `length` is the
+ * step, to which `seconds` sum; start and end are in millionths of it. If a step has very many actions, it is cut at
+ * `shown`. */
 static status plan_run(json_t **out, const char *folder)
 {
     RELEASED_BY(config_free) config c = {0};
@@ -213,7 +213,7 @@ static void add_events(json_t *all, const char *folder)
     json_decref(lines);
 }
 
-/* "frozen: rank 3 on node7: ..." */
+/* Adds incidents as "frozen: rank 3 on node7: ...". */
 static void add_incidents(json_t *all, const char *folder)
 {
     AUTO_FREE char *path = must_format("%s/incidents.jsonl", folder);
@@ -242,7 +242,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* In order of time; of too many the last, which say how it ended. */
+/* Sorts events by time; if there are too many, keeps the last, which tell how the run ended. */
 static json_t *events_of(const char *folder, const json_t *steps)
 {
     json_t *all = json_array(), *kept = json_array();
@@ -288,7 +288,7 @@ static json_t *hosts_of(const char *folder)
 
 /* ---- the run ---- */
 
-/* Of many ranks the first ones. */
+/* Reads the summary; keeps the first ranks of many. */
 static json_t *summary_of(const char *folder)
 {
     AUTO_FREE char *path = must_format("%s/summary.json", folder);
@@ -337,7 +337,7 @@ status report_run_read(json_t **out, const char *folder, int points)
         json_object_set_new(run, "plan", planned);
     else
         json_object_set_new(run, "plan_error", json_string(status_message()));
-    /* Every key with its value, to compare runs by. */
+    /* Adds every key with its value, to compare runs by. */
     RELEASED_BY(config_free) config c = {0};
     json_auto_t *keys = json_object();
     if (config_load(&c, path, 0, NULL) == STATUS_OK && config_each(&c, put_key, keys) == STATUS_OK)

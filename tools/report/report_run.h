@@ -1,12 +1,11 @@
-/* A run's folder as one JSON value, for a page: what it is, its curves with as many points as asked for, its events,
- * its hosts, and the plan of its configuration. Everything is read from the files that the run leaves, while it runs,
- * too. The caller's to json_decref.
- */
+/* Reads a run's folder into one JSON value for a page: its facts, curves of the requested number of points, events,
+ * hosts, and the plan of its configuration. All of it comes from the files that the run leaves, also while it runs. The
+ * caller must json_decref it. */
 #pragma once
 
 #include <jansson.h>
 
 #include "memory/status.h"
 
-/* Fails where `folder` is no run's. */
+/* Fails if `folder` is not a run's. */
 status report_run_read(json_t **out, const char *folder, int points);

@@ -18,7 +18,7 @@ static const char *const keys[KEY_COUNT] = {
 #include "models/architectures.def"
 };
 
-/* ---- what the reader asks for ---- */
+/* ---- the reader's keys ---- */
 
 /* Returns the config.json of a small model, as phalanx writes it, with those of these sizes that the architecture has;
  * the caller owns it. */

@@ -26,7 +26,7 @@ EMBED(help_megatron, "tools/help/megatron.txt");
 EMBED(help_glossary, "tools/help/glossary.txt");
 EMBED(help_storage, "tools/help/storage.txt");
 
-/* ---- what programs ask for ---- */
+/* ---- output for programs ---- */
 
 /* Prints the commands, one word a line. */
 static void print_words(FILE *out)

@@ -53,7 +53,7 @@ static void open_standard_streams(void)
 int main(int argc, char **argv)
 {
     open_standard_streams();
-    /* Without memory for JSON, jansson would return the same as for a text that is no JSON, and a checkpoint would
+    /* If memory for JSON ran out, jansson would return the same as for a text that is no JSON, and a checkpoint would
      * count as damaged. */
     json_set_alloc_funcs(must_alloc, free);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails and is reported like any other */

@@ -1,8 +1,5 @@
-/* Shared by plan, timeline and report, so that their figures agree.
- *
- * Prices are those of the run's device or of the configuration's; a rank's threads, the backend and whether it
- * evaluates decide its bytes.
- */
+/* Shared by plan, timeline and report, so that their figures agree. Prices are from the run's device, or the
+ * configuration's; a rank's threads, the backend and whether it evaluates decide its bytes. */
 #pragma once
 
 #include "engine/compile/model/compiled.h"
@@ -42,7 +39,7 @@ typedef struct planning_load {
     load_outcome of;
 } planning_load;
 
-/* Applies --load `text` to these options; `prices` become those of its slowest rank. */
+/* Applies --load `text` to these options, and changes `prices` to the prices of its slowest rank. */
 status planning_load_open(planning_load *out, profile *prices, const char *text, const compile_options *o);
 void planning_load_close(planning_load *l);
 void planning_load_print(FILE *out, const planning_load *l, const plan *p);

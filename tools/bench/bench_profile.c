@@ -154,7 +154,7 @@ static status time_model(const measuring *m, const char *words, int sequence, in
     return s;
 }
 
-/* Measures attention in bf16, whose peak is that of half precision. A file that was measured before keeps its rates;
+/* Measures attention in bf16, which has the peak of half precision. A file that was measured before keeps its rates;
  * the points are added. */
 static status time_lengths(measuring *m, bool host, bool fresh)
 {

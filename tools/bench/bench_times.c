@@ -16,11 +16,11 @@ struct bench_times {
     const compiled_program *program;
     const device_interface *interface;
     device *device;
-    const op *any; /* a computing op, whose queue records the boundaries */
+    const op *any; /* a computing op: its queue records the boundaries */
     span *of;      /* [ops] */
     int next;      /* stamp that has not been used in this step */
     int last;      /* stamp of the latest boundary on the compute queue */
-    int *deferred; /* ops after it whose launch the device may defer */
+    int *deferred; /* later ops with a launch that the device may defer */
     int deferred_count;
     bool on;
 };

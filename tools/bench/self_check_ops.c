@@ -48,13 +48,13 @@ static const struct {
      "", 17, 1},
 };
 
-/* Attention cases of one rank with zig-zag shards of the samples: heads, key/value heads, head size, tokens of a
- * sample, samples, window, documents, ranks, and the rank's index. */
+/* Attention cases of a rank with zig-zag shards ("halves") of the samples: heads, key/value heads, head size, tokens of
+ * a sample, samples, window, documents, ranks, and the rank's index. */
 static const int halves[][9] = {
     {4, 2, 64, 32, 2, 0, 0, 2, 0}, {2, 1, 128, 72, 1, 0, 1, 3, 1}, {2, 1, 64, 48, 1, 20, 0, 2, 1}};
 
-/* Relative tolerance of an output's norm, and its GROWTH by the square root of a product's depth, where rounding errors
- * add up. Ops outside the libraries and tensor cores may use approximate instructions (APPROXIMATE). */
+/* Tolerance of |got - right| / |right| of an output, and its GROWTH by the square root of a product's depth, where
+ * rounding errors add up. Ops outside the libraries and tensor cores may use approximate instructions (APPROXIMATE). */
 static const double TOLERANCE[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 8e-3, [DTYPE_FP16] = 2e-3};
 static const double GROWTH[] = {[DTYPE_FP32] = 0.125, [DTYPE_FP16] = 0};
 static const double APPROXIMATE = 1e-4;
@@ -344,8 +344,8 @@ static bool is_asked(const checker *k, const op *o)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Fills operands of products and attention with random numbers, since a new model's are few and small; an attention
- * gradient keeps the results of its forward pass. */
+/* Fills operands of products and attention with random numbers, since a new model has few and small values there; an
+ * attention gradient keeps the results of its forward pass. */
 static void before_op(void *checker_, const compiled_program *p, int index)
 {
     const checker *k = checker_;
@@ -402,7 +402,7 @@ static status check_step(checker *k, int number)
     return STATUS_OK;
 }
 
-/* ---- halves ------------------------------------------------------------------------------------------------------ */
+/* ---- zig-zag shards ---------------------------------------------------------------------------------------------- */
 
 static tensor *operand(tensor **next, int64_t *bytes, dtype type, int64_t rows, int64_t columns)
 {

@@ -21,6 +21,6 @@ typedef struct self_check_on {
     void *context; /* first argument of say */
 } self_check_on;
 
-/* Compares the ops of small models' steps, by every candidate of the device's libraries and by our own kernels, with
- * the CPU's: the values, the bits of a second run, and those of a captured run if the device can capture. */
+/* Compares the ops of small models' steps with the CPU's, by every candidate of the device's libraries and by our own
+ * kernels: the values, a second run's bits, and a captured run's bits if the device can capture. */
 status self_check_ops(const self_check_on *w);

@@ -22,7 +22,7 @@ typedef struct inputs {
 
 /* Adds a file or an object, a folder's files, or "-". */
 status inputs_add(inputs *in, const char *path);
-/* Adds the paths that a file lists, one a line; "-": those that standard input lists. */
+/* Adds the paths that a file lists, one a line; "-": standard input lists them. */
 status inputs_add_list(inputs *in, const char *list);
 void inputs_free(inputs *in);
 

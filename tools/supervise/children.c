@@ -71,7 +71,7 @@ bool children_ended(pid_t child, int *exit_status)
     return ended;
 }
 
-/* ---- who is below ---- */
+/* ---- descendants ---- */
 
 typedef struct process {
     pid_t pid, parent;
@@ -187,7 +187,7 @@ bool children_kill(double seconds)
     }
 }
 
-/* ---- what Open MPI's mpirun leaves when it is killed: its session's folder, shared memory of its ranks ---- */
+/* ---- files of a killed Open MPI mpirun: its session's folder, shared memory of its ranks ---- */
 
 /* Reads the job's number from the session's contact.txt: "JOB.0;tcp://...". Its upper half is the launcher's; 0:
  * unknown. */

@@ -34,7 +34,7 @@
 #include "tools/supervise/hosts.h"
 #include "tools/supervise/supervise_command.h"
 
-/* A lock whose holder on another machine has been silent for this many seconds is stale. */
+/* A lock is stale if its holder on another machine has been silent for this many seconds. */
 #define LEASE 30.0
 
 typedef struct supervisor {
@@ -75,7 +75,7 @@ typedef struct supervisor {
 /* It also ends a job that is silent for this long beyond all its limits: its watchdogs are frozen, too. */
 #define SILENT_SECONDS 60.0
 
-/* ---- what the job says ---- */
+/* ---- the job's output ---- */
 
 /* Copies from the file to our own standard output as much as the reader takes without blocking; the rest stays in the
  * file. */

@@ -43,8 +43,8 @@ static void widen(compiled *c, const compiled_program *p)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
 }
 
-/* A chunk of the loss that was tried: what a few micro-batches cost with it (DBL_MAX: they do not fit), and what they
- * compute again for it. */
+/* A tried chunk of the loss: the cost of a few micro-batches with it (DBL_MAX: they do not fit), and their
+ * recomputation. */
 typedef struct chunk_tried {
     int64_t tokens;
     double price;
@@ -79,8 +79,7 @@ static chunk_tried shrink_chunk(const compile_options *o, int64_t priced)
     return best;
 }
 
-/* The least bytes of a few micro-batches with this chunk and what is kept for them, INT64_MAX where there is no such
- * program. */
+/* The least bytes of a few micro-batches with this chunk and these kept tensors, INT64_MAX without such a program. */
 static int64_t least_bytes(const compile_options *o, int64_t tokens, const compile_keep *keep)
 {
     RELEASED_BY(compile_free) compiled c = {0};
@@ -91,8 +90,8 @@ static int64_t least_bytes(const compile_options *o, int64_t tokens, const compi
     return made ? c.persistent_bytes + c.training.lower_bound : INT64_MAX;
 }
 
-/* The largest chunk in the memory that the budget leaves: no op more is computed again for it than with `best`, and the
- * order stays what it is. Deciding takes many programs, so one tells first whether the chunk can fit. */
+/* Finds the largest chunk in the memory that the budget leaves: it recomputes no op more than `best`, and the order
+ * stays the same. Deciding takes many programs, so one first tells whether the chunk can fit. */
 static int64_t grow_chunk(const compile_options *o, int64_t priced, const chunk_tried *best)
 {
     int64_t tokens = best->price < DBL_MAX ? loss_chunk_largest(o) : 0;
@@ -109,8 +108,8 @@ static int64_t grow_chunk(const compile_options *o, int64_t priced, const chunk_
     return best->tokens;
 }
 
-/* Without a budget nobody says how much memory there is: the largest chunk that needs no more than the price's own,
- * because the step needs most elsewhere. */
+/* Finds the largest chunk, if no budget tells the memory, that needs no more than the price's own, because the step
+ * needs most elsewhere. */
 static int64_t grow_in_place(const compile_options *o, int64_t priced)
 {
     const compile_keep keep = {.how = o->recompute, .order = o->order};
@@ -145,8 +144,8 @@ static status fit_loss_chunk(compiled *c)
     return compile_model(c, &o);
 }
 
-/* The program once more, with as much working memory for attention as the first leaves. A placement can take more than
- * the sum of what is alive: then with less. */
+/* Compiles the program once more, with as much working memory for attention as the first leaves. A placement can take
+ * more than the sum of live bytes: then with less. */
 static status give_workspace(compiled *c, const compile_keep *keep)
 {
     int64_t budget = c->options.budget ? c->options.budget - c->persistent_bytes : INT64_MAX, room = workspace_room(c);
@@ -159,7 +158,7 @@ static status give_workspace(compiled *c, const compile_keep *keep)
     return STATUS_OK;
 }
 
-/* The programs of a rung above the first. No bit depends on what each of them keeps. */
+/* Compiles the programs of a capacity bucket above the first. No bit depends on their kept tensors. */
 static status compile_rung(compiled *out, int rung)
 {
     RELEASED_BY(recompute_decision_free) recompute_decision d = {0};
@@ -207,7 +206,7 @@ static status compile_programs(compiled *out, const compile_options *options)
         return status_fail(STATUS_USAGE, "memory.offload optimizer is for a GPU, whose memory is not the host's: use "
                                          "memory.offload none on the CPU, or train.device cuda");
     bool searched = compile_schedule_kind(&o) == SCHEDULE_AUTO, same_bits = o.backend && o.backend->same_bits;
-    if (!o.found && o.train && (searched || compile_divides_vocabulary(&o))) { /* it takes a while, and nobody did */
+    if (!o.found && o.train && (searched || compile_divides_vocabulary(&o))) { /* takes a while; the caller did not */
         TRY(searched ? compile_find(&found, &o) : compile_schedule(&found, &o, o.microbatches));
         o.found = &found;
     }
@@ -290,7 +289,7 @@ static int64_t repeat_bytes(const compiled_program *p)
     return most;
 }
 
-/* What verification needs lies behind all programs. */
+/* Adds verification's memory after all programs. */
 static void add_verification(compiled *c)
 {
     if (!c->options.verify || !c->options.train)
@@ -327,9 +326,9 @@ status compile(compiled *out, const compile_options *options)
     return STATUS_OK;
 }
 
-/* A program is as long as its micro-batches are many: its price before it is made, by measure (a llama's layer is
- * recorded in 23 ops, its embedding, norm and loss in some 20; with what compiling needs beside it, an op takes 900
- * bytes of the host's memory). */
+/* A program's length grows with its micro-batches: estimates its size before it is made, by measure (a llama's layer is
+ * recorded in 23 ops, its embedding, norm and loss in some 20; with all that compiling needs, an op takes 900 bytes of
+ * the host's memory). */
 enum { OPS_OF_LAYER = 24, OPS_BESIDE_LAYERS = 24, OPS_MOST = 1 << 22, OP_BYTES = 900, TOKENS_MOST = 1 << 28 };
 
 static status check_length(const compile_options *o, const config *c)

@@ -1,9 +1,8 @@
 /* Compile: from a configuration and a place in the grid to planned programs, without a device and without peers.
  *
- *     shape -> parameters and their storage (compile_model.h) -> what is kept and what is recomputed (recompute.h)
- *     -> recorded chunks -> schedule, lowering -> one list -> reductions and optimizer -> waits, shared storage,
- *     lifetimes,
- *     addresses (compile_program.h)
+ *     shape -> parameters and their storage (compile_model.h) -> kept and recomputed tensors (recompute.h)
+ *     -> recorded chunks -> schedule, lowering -> one list -> reductions and optimizer
+ *     -> waits, shared storage, lifetimes, addresses (compile_program.h)
  *
  * Each arrow takes values that it does not change and makes new ones.
  */
@@ -40,5 +39,5 @@ enum { REPEAT_RESTS = STORAGE_STATES + 5 };
 bool repeat_may(const op *o);
 /* Does it read bytes that it writes? Of a program that is placed. */
 bool repeat_changes(const op *o);
-/* The contiguous runs of bytes that `t` consists of: between the rows of a view lies what others write. */
+/* The contiguous runs of bytes of `t`: the gaps between the rows of a view belong to other tensors. */
 device_rows repeat_rows(const tensor *t);

@@ -16,12 +16,12 @@ enum { MAPS = 2 };
 typedef struct find {
     const compile_options *o;
     const profile *prices;
-    recompute how;          /* which activations are made again */
+    recompute how;          /* recomputed activations */
     int stages, all;        /* all chunks, of a divided vocabulary too */
     simulate_cost *costs;   /* [all], by global chunk */
-    double *holds, *defers; /* likewise */
+    double *holds, *defers; /* [all], by global chunk */
     double hop;
-    double *fixed[MAPS]; /* [stages] bytes of a stage's arena beside what its actions hold */
+    double *fixed[MAPS]; /* [stages] bytes of a stage's arena beyond its actions' activations */
     double *limit[MAPS];
 } find;
 
@@ -51,7 +51,7 @@ static const tensor *begins_with(const program *p, int i, int k)
     return s && !tensor_persistent(s) && s->first == i ? s : NULL;
 }
 
-/* What the stage's actions cost and hold, and what is fixed. */
+/* Reads the stage's costs and activations of actions, and its fixed bytes. */
 static void read_stage(find *f, const compiled *c, const schedule *s, bool folded)
 {
     int stage = c->options.grid.at[GRID_PIPELINE], chunks = unroll_bodies(c);
@@ -94,8 +94,7 @@ static status compile_stage(compiled *out, const find *f, const schedule *s, sch
     return compile_program_training(&out->training, out, &keep, o.microbatches, true);
 }
 
-/* Of a schedule with weights' gradients of their own, whose programs are read, of enough micro-batches to reach its
- * peak. */
+/* Measures a schedule with separate weights' gradients, by programs with enough micro-batches to reach its peak. */
 static status measure(find *f, bool folded)
 {
     schedule_kind kind = folded ? SCHEDULE_ZB_V : SCHEDULE_ZB_H1;
@@ -112,7 +111,7 @@ static status measure(find *f, bool folded)
     return STATUS_OK;
 }
 
-/* Bytes of the stage that takes most. */
+/* Bytes of the neediest stage. */
 static status measure_bytes(double *most, const find *f, const schedule *s)
 {
     *most = 0;
@@ -125,7 +124,7 @@ static status measure_bytes(double *most, const find *f, const schedule *s)
     return STATUS_OK;
 }
 
-/* Seconds of the step, played: links that are busy, the update and what travels beside it count too. */
+/* Seconds of the step, played: includes busy links, the update, and transfers beside it. */
 static status measure_seconds(double *out, const find *f, const schedule *s)
 {
     RELEASED_BY(timing_free) timing p = {0};
@@ -140,7 +139,7 @@ static status measure_seconds(double *out, const find *f, const schedule *s)
     return STATUS_OK;
 }
 
-/* The better of two, the first where they are as good; `other` becomes the worse. `seconds` are the first's. */
+/* Keeps the better of two in `out`, the first on a tie; `other` becomes the worse. `seconds` are the first's. */
 static status keep_better(schedule *out, double *seconds, const find *f, schedule *other)
 {
     double its;
@@ -154,7 +153,7 @@ static status keep_better(schedule *out, double *seconds, const find *f, schedul
     return STATUS_OK;
 }
 
-/* `out`, of 1F1B, or a named schedule that is shorter and fits. */
+/* Replaces `out`, which is 1F1B, by a named schedule that is shorter and fits. */
 static status try_named(schedule *out, double *seconds, const find *f, double room)
 {
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
@@ -171,8 +170,8 @@ static status try_named(schedule *out, double *seconds, const find *f, double ro
     return STATUS_OK;
 }
 
-/* The search knows of layers alone: each of its chunks does an even share of what its stage does for a divided
- * vocabulary, which is then put among what was found. Returns the costs that it is told. */
+/* The search only knows layers: each of its chunks does an even share of its stage's work for a divided vocabulary,
+ * which is then inserted into the found schedule. Returns the search's costs. */
 static simulate_cost *layer_costs(const find *f)
 {
     int chunks = f->o->layout.virtual_stages, layers = f->stages * chunks;
@@ -205,7 +204,7 @@ static status search_layers(schedule *out, const find *f, double hop)
     return ok;
 }
 
-/* Searches with ever less until what is found fits in fact; false: nothing did. */
+/* Searches with ever less memory until the found schedule really fits; *fits is false if none did. */
 static status search_within(bool *fits, schedule *out, find *f, double hop, double room)
 {
     enum { TRIES = 3 };
@@ -228,9 +227,9 @@ static status search_within(bool *fits, schedule *out, find *f, double hop, doub
     return STATUS_OK;
 }
 
-/* The memory that a schedule may take, 0: only 1F1B, which is `s`, may fit. Where not even 1F1B fits into the budget,
- * activations are made again, selectively or all, and the room is what 1F1B then takes: what is found makes no more of
- * them again. */
+/* Returns the memory that a schedule may take; 0: only 1F1B, which is `s`, may fit. If not even 1F1B fits the budget,
+ * activations are recomputed, selectively or all, and the room is then 1F1B's: found schedules recompute no more than
+ * that. */
 static status find_room(double *room, find *f, const schedule *s)
 {
     double bytes, budget = (double)f->o->budget;
@@ -256,9 +255,8 @@ static status improve(schedule *out, find *f)
         TRY(measure(f, true));
     TRY(measure_seconds(&seconds, f, out));
     TRY(try_named(out, &seconds, f, room));
-    /* Found for messages that take as long as they do, and for such that take no time: a link carries one at a time,
-     * which the search does not know of, and where links are the slowest, going far ahead of them is no help. Both are
-     * played. */
+    /* Searches with the real time of messages, and with none: a link carries one at a time, which the search does not
+     * know, and where links are the slowest, going far ahead of them is no help. Plays both. */
     const double hops[] = {f->hop, 0};
     for (unsigned i = 0; i < sizeof hops / sizeof *hops; i++) {
         RELEASED_BY(schedule_free) schedule found = {0};

@@ -10,11 +10,11 @@
 
 /* ---- which operands may share bytes ------------------------------------------------------------------------------ */
 
-/* Operands by their storage: transient tensors by the tensor whose bytes they have, persistent ones by their addresses,
- * which they have before there is a program. */
+/* Operands by their storage: transient tensors by the tensor that holds their bytes, persistent ones by their
+ * addresses, which they have before there is a program. */
 typedef struct span {
     int64_t first, end; /* bytes of the arena */
-    int64_t operand;    /* whose */
+    int64_t operand;    /* index of the operand */
 } span;
 
 static tensor *operand(const op *o, int k)
@@ -38,7 +38,7 @@ static int compare_spans(const void *a, const void *b)
     return (x->operand > y->operand) - (x->operand < y->operand);
 }
 
-/* Persistent operands whose bytes overlap, directly or by way of others, get one number. */
+/* Numbers persistent operands: those with overlapping bytes, directly or through others, get one number. */
 static int number_persistent(int *of, span *spans, int64_t count, int objects)
 {
     int64_t end = INT64_MIN;
@@ -66,7 +66,7 @@ static int *order_objects(const program *list, int *count)
             t = operand(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
             spans[persistent++] = (span){t->address, t->address + tensor_bytes(t), i};
         } else if (t) {
-            t->id = -1; /* a program's own, and of no use to anybody else by now */
+            t->id = -1; /* its id is the program's own, and free to reuse by now */
         }
     }
     *count = 0;
@@ -82,16 +82,16 @@ static int *order_objects(const program *list, int *count)
     return of;
 }
 
-/* ---- the check: both lists are gone through once, counting what became of each object ---------------------------- */
+/* ---- the check: passes through both lists once, counting accesses to each object --------------------------------- */
 
-/* What an op finds when its turn comes. */
+/* State of an op's operands when it runs. */
 typedef struct found {
     const op *of;
-    int at;                      /* in its list */
-    int written[ORDER_OPERANDS]; /* by operand: how often its object has been written */
-    int read[OP_MAX_OUT];        /* by output: how often its object has been read since */
-    int messages;                /* of a launch: messages between stages and waits for them so far */
-    int launched;                /* and collectives of its queue */
+    int at;                      /* index in its list */
+    int written[ORDER_OPERANDS]; /* [operand] number of writes to its object so far */
+    int read[OP_MAX_OUT];        /* [output] number of reads of its object since */
+    int messages;                /* a launch's count of messages between stages and of waits for them so far */
+    int launched;                /* and of collectives of its queue */
 } found;
 
 static bool is_operand(const op *o, int k)
@@ -138,7 +138,7 @@ static void look(found *f, counts *c, const int *objects)
     }
 }
 
-/* In the order of the ops' addresses, so that two lists of the same ops give rows that belong together. */
+/* Sorts the rows by the ops' addresses, so that two lists of the same ops give matching rows. */
 static found *look_through(const program *list)
 {
     int objects;
@@ -187,7 +187,7 @@ status order_check(const program *before, const program *after)
     if (before->count != after->count)
         return status_fail(STATUS_FAILED, "%d ops in order, not %d", after->count, before->count);
     found *x = look_through(before), *y = look_through(after);
-    int first = -1; /* of what is wrong */
+    int first = -1; /* index of the wrong op */
     for (int i = 0; i < before->count; i++)
         if ((first < 0 || y[i].at < y[first].at) && compare_rows(&x[i], &y[i]) != STATUS_OK)
             first = i;
@@ -254,7 +254,7 @@ program order_halve(compiled_program *out)
         int64_t rows = product_is_free(o) ? product_of(o).m : 0, half = (rows + 1) / 2;
         if (rows > 2 * TILE)
             half = (half + TILE - 1) / TILE * TILE;
-        if (rows < 2) { /* of a product: no rank of a real layer has so few */
+        if (rows < 2) { /* too few rows of a product: no rank of a real layer has them */
             program_append(&out->list, o);
             continue;
         }
@@ -367,7 +367,7 @@ static int *count_uses(int **objects, const program *list)
     return uses;
 }
 
-/* A product whose result nobody reads but the scatter. */
+/* A product with a result that only the scatter reads. */
 static bool makes_sums(const op *product, const op *scatter, int uses)
 {
     return product->kind == OP_linear && scatter->kind == OP_reduce_scatter && scatter->in[0] == product->out[0] &&
@@ -411,7 +411,7 @@ void order_parts_cut(compiled_program *out, const program *bare)
     program_free(&whole);
 }
 
-/* ---- what may pass what ----------------------------------------------------------------------------------------- */
+/* ---- which ops may pass which ------------------------------------------------------------------------------------ */
 
 static bool is_collective(const op *o)
 {
@@ -436,7 +436,7 @@ typedef struct orderer {
     uses *uses; /* [ops] of the list as it is now */
 } orderer;
 
-/* Does one of two ops write what the other reads or writes? */
+/* True if one of two ops writes an object that the other reads or writes. */
 static bool conflict(const orderer *o, int one, int other)
 {
     const uses *a = &o->uses[one], *b = &o->uses[other];
@@ -464,8 +464,7 @@ static uses *find_uses(const program *list)
     return all;
 }
 
-/* The ops by ascending place, those of one place as they were. An op that stays is at STAYS(i); BEFORE(i) is before
- * it. */
+/* Sorts the ops by ascending place, stably. An op that stays is at STAYS(i); BEFORE(i) is before it. */
 #define STAYS(i)  (2 * (i) + 1)
 #define BEFORE(i) (2 * (i))
 
@@ -510,7 +509,7 @@ static int earliest(const orderer *o, int at)
     while (to > 0) {
         const op *above = o->list->ops[to - 1];
         bool communicates = op_communicates(above);
-        if (op_waits(above) || (communicates && axis_between_stages((axis)above->at.axis)) || /* between stages */
+        if (op_waits(above) || (communicates && axis_between_stages((axis)above->at.axis)) || /* crosses stages */
             (is_collective(above) && (axis_rows[above->at.axis].queue == axis_rows[launch->at.axis].queue)) ||
             conflict(o, to - 1, at))
             break;
@@ -521,7 +520,7 @@ static int earliest(const orderer *o, int at)
 
 /* ---- products --------------------------------------------------------------------------------------------------- */
 
-/* How many products may be passed by before one no longer moves: those of two layers; of a model's stage in halves. */
+/* A product moves past at most this many other products: two layers'; with halves, a stage's. */
 enum { WINDOW_FILLED = 8, WINDOW_HALVED = 128 };
 
 typedef struct filler {
@@ -533,7 +532,7 @@ typedef struct filler {
     int *launched; /* [ops] collectives that are under way, ascending */
     int under_way;
     int last_long; /* the last op that computes long and stays; -1 */
-    bool *bare;    /* [ops], or NULL: notes launches with nothing long before the op that needs them */
+    bool *bare;    /* [ops], or NULL: marks launches with no long op before the op that needs them */
 } filler;
 
 static void forget(filler *f, int which)
@@ -543,7 +542,7 @@ static void forget(filler *f, int which)
         f->free[i] = f->free[i + 1];
 }
 
-/* Ends what is under way that op `at` needs; was there one with nothing long since its launch? */
+/* Ends the collectives that op `at` needs; true if one had no long op since its launch. */
 static bool ends_bare(filler *f, int at)
 {
     bool bare = false;
@@ -565,7 +564,7 @@ static bool ends_bare(filler *f, int at)
 static void pass(filler *f, int at)
 {
     const op *o = f->o->list->ops[at];
-    /* Op `at` must find done what it needs: products that it may not precede no longer move. */
+    /* Op `at` must find its operands done: products that it may not precede no longer move. */
     for (int i = f->count - 1; i >= 0; i--)
         if (conflict(f->o, f->free[i], at))
             forget(f, i);
@@ -596,9 +595,9 @@ static void fill_gaps(orderer *o, int window)
     free(f.place);
 }
 
-/* ---- what is left ------------------------------------------------------------------------------------------------ */
+/* ---- remaining transfers ---------------------------------------------------------------------------------------- */
 
-/* Those transfers within layers of the forward pass that are waited for at once, in the order of their launches. */
+/* Finds the transfers within layers of the forward pass that are waited for at once, in launch order. */
 static void find_bare(program *out, program *list)
 {
     orderer o = {.list = list, .uses = find_uses(list)};
@@ -620,8 +619,8 @@ static void find_bare(program *out, program *list)
     free(o.uses);
 }
 
-/* What nothing would be beside, in an order of whole products, gets parts of its own. Collectives along other axes are
- * left out of that order: a rank may have a bias to gather that those that it exchanges parts with do not have. */
+/* Cuts products of transfers that no product overlaps in an order of whole products. That order leaves out collectives
+ * along other axes: a rank may gather a bias that its peers in the exchange of parts do not have. */
 static void cut_bare(compiled_program *out, compile_order how)
 {
     program tried = {0}, bare = {0};

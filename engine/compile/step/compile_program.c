@@ -23,12 +23,12 @@
 
 /* ---- schedule --------------------------------------------------------------------------------------------------- */
 
-/* Of a layer's forward pass: the work on a stage's part of the embedding, and the time of a message. */
+/* Work on a stage's part of the embedding, and time of a message, in forward passes of a layer. */
 static const double EMBEDDING_COST = 0.02, HOP = 0.1;
 /* Attention's backward pass has five products where the forward has two. */
 static const double ATTENTION_BACKWARD = 2.5;
 
-/* A layer, whose forward pass costs 1 where that takes `unit` FLOPs a token. */
+/* Costs of a layer; a forward pass of `unit` FLOPs a token costs 1. */
 static simulate_cost layer_cost(const compile_options *o, const flops_layer *l, double unit)
 {
     simulate_cost cost = {(l->products + l->attention) / unit, (l->products + ATTENTION_BACKWARD * l->attention) / unit,
@@ -44,9 +44,9 @@ static void add_cost(simulate_cost *sum, simulate_cost each, int times)
     sum->weight += times * each.weight;
 }
 
-/* What the actions of `s` cost, in forward passes of a layer, by FLOPs: the schedule must be the same whatever it runs
- * on. By global chunk, with those of a divided vocabulary, whether `s` has them yet or not; the caller frees it. *hop:
- * of a message. */
+/* Costs of the actions of `s`, in forward passes of a layer, by FLOPs: the schedule must be the same on every device.
+ * Indexed by global chunk, including a divided vocabulary's, whether `s` has them yet or not; the caller frees it.
+ * *hop: cost of a message. */
 static simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s)
 {
     int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED), first = 0;
@@ -117,11 +117,11 @@ status compile_schedule(schedule *out, const compile_options *o, int microbatche
 
 /* ---- bodies ----------------------------------------------------------------------------------------------------- */
 
-/* From bodies recorded once to the one list of a step: each action of the lowered schedule becomes a copy of its body's
- * ops, on tensors of that micro-batch. A micro-batch's forward, backward and weight bodies share one map of tensors, so
- * that what the forward pass keeps is what the backward pass reads. */
+/* Unrolls bodies recorded once into the one list of a step: each action of the lowered schedule becomes a copy of its
+ * body's ops, on tensors of that micro-batch. A micro-batch's forward, backward and weight bodies share one map of
+ * tensors, so that the backward pass reads the tensors kept by the forward pass. */
 
-/* As the layers of any micro-batch are given them. */
+/* Returns the inputs of layers, for any micro-batch. */
 static layer_inputs inputs_of(recorder *r, const compiled *c)
 {
     layer_inputs bound = c->values;
@@ -151,7 +151,7 @@ static tensor *between(recorder *r, const compiled *c, const char *name, placeme
     return recorder_input(r, name, r->compute, 2, shape, cotangent ? place_cotangent(place) : place);
 }
 
-/* Backward from all outputs, whose cotangents other bodies make, or from the losses where there is no output. */
+/* Goes backward from all outputs, with cotangents of other bodies, or from the losses if there is no output. */
 static void differentiate(recorded *out, const compiled *c, placement along_stages)
 {
     recorder *r = &out->r;
@@ -189,7 +189,8 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
         differentiate(out, c, place_replicate());
 }
 
-/* Forward: the statistics of this stage's logits. Backward: from those of all, the loss and its gradients. */
+/* Forward: records the statistics of this stage's logits. Backward: from all stages' ones, the loss and its
+ * gradients. */
 static void record_head(recorded *out, const compiled *c)
 {
     recorder *r = &out->r;
@@ -210,7 +211,7 @@ static void record_head(recorded *out, const compiled *c)
         int64_t shape[] = {own->shape[0] * r->grid.group[AXIS_VOCABULARY].ranks, own->shape[1]};
         placements place = own->place;
         place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
-        ends->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place); /* of all stages */
+        ends->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place); /* of shape [stages] */
         ends->input_cotangent = layer_head_loss(r, l, &in, pass, &h[pass], ends->output_cotangent);
     }
     recorder_layer(r, -1);
@@ -234,7 +235,7 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
     if (shared == SCHEDULE_HEAD) {
         record_head(out, c);
     } else if (shared == SCHEDULE_EMBEDDING) {
-        r->split = false; /* nothing comes before its weights' gradient */
+        r->split = false; /* its weights' gradient comes first anyway */
         layer_inputs in = inputs_of(r, c);
         for (int pass = 0; pass < passes_of(c, r); pass++)
             out->of[pass].output = decoder_embed(r, &c->model, pass, &in);
@@ -280,8 +281,8 @@ static int neighbour(const compiled *c, int chunk, int by)
 
 static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch);
 
-/* What passes between two chunks of one stage is one tensor, not a message: the one that the maker's body writes. NULL:
- * `t` is nothing that another chunk hands over. */
+/* Returns the tensor that one chunk of a stage hands to another of the same stage, without a message: the one that the
+ * maker's body writes. NULL: `t` is not handed over. */
 static tensor *handed_over(unroller *u, const tensor *t, int chunk, int microbatch)
 {
     const recorded_ends *to = &u->chunks[chunk].of[0];
@@ -354,7 +355,7 @@ static phase phase_of(action_kind kind)
     return kind == ACTION_FORWARD ? PHASE_FORWARD : kind == ACTION_BACKWARD_WEIGHT ? PHASE_WEIGHT : PHASE_BACKWARD;
 }
 
-/* A receive's or send's tensor: of the chunk and micro-batch whose action it is for, or which made it. */
+/* Returns a message's tensor: in the chunk and micro-batch of the action that receives or made it. */
 static tensor *message(unroller *u, const lowering_step *s)
 {
     const recorded_ends *chunk = &u->chunks[s->action.chunk].of[0];
@@ -396,17 +397,17 @@ static op *append_message(compiled_program *out, bool receive, tensor *t, const 
     return o;
 }
 
-/* ---- what all stages exchange ------------------------------------------------------------------------------------ */
+/* ---- exchanges among all stages ---------------------------------------------------------------------------------- */
 
 /* One tensor is on all stages; the other is the stage's own with the first or the last layers, or of the statistics
  * each stage's part. */
 static const struct {
-    bool gathers; /* from the other one; else sums onto it */
+    bool gathers; /* gathers from the other end; else sums onto it */
     bool backward;
-    /* of what is on all stages: SCHEDULE_HEAD, whose other end is the last layers, or SCHEDULE_EMBEDDING, whose other
-     * end is the first layers, and in the second pass the last */
+    /* runs on all stages: SCHEDULE_HEAD, with the last layers as its other end, or SCHEDULE_EMBEDDING, with the first
+     * layers and in the second pass the last */
     int body;
-    size_t all, own; /* of recorded_ends */
+    size_t all, own; /* offsets in recorded_ends */
 } meetings[EXCHANGES] = {
 #define ENDS(all, own) offsetof(recorded_ends, all), offsetof(recorded_ends, own)
     [EXCHANGE_EMBEDDING] = {false, false, SCHEDULE_EMBEDDING, ENDS(output, input)},
@@ -424,7 +425,7 @@ static tensor *tensor_of(unroller *u, int body, int pass, size_t which, int micr
     return instance(u, *t, body, microbatch);
 }
 
-/* What all stages exchange for one pass over the head. */
+/* Appends the exchange of all stages for one pass over the head. */
 static op *append_exchange(unroller *u, int kind, int pass, int microbatch)
 {
     chunk_map map = compile_chunks(&u->c->options);
@@ -462,7 +463,7 @@ static op *append_exchange(unroller *u, int kind, int pass, int microbatch)
     return o;
 }
 
-/* What was launched together: a message, or a meeting's exchanges. */
+/* Ops launched together: a message, or a meeting's exchanges. */
 typedef struct launched {
     op *of[LAYER_HEAD_PASSES];
 } launched;
@@ -589,7 +590,7 @@ static void unroll_forward(compiled_program *out, const compiled *c, const recor
 
 /* ---- programs --------------------------------------------------------------------------------------------------- */
 
-/* Does it write what outlives the step and is no gradient? A gather of weights only repeats what other ranks own. */
+/* True if it writes state that outlives the step, gradients excepted. A gather of weights only repeats others' rows. */
 static bool changes_state(const compiled *c, const op *o)
 {
     bool changes = false;

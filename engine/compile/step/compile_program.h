@@ -7,13 +7,13 @@
 #include "engine/compile/model/compiled.h"
 #include "parallel/schedule/simulate.h"
 
-/* What is kept for the backward pass, and in which order the micro-batches' ops are. drop[chunk][op of the forward
- * body]: recompute its outputs; for RECOMPUTE_CHOSEN. */
+/* Chooses which tensors are kept for the backward pass, and the order of the micro-batches' ops. drop[chunk][op of the
+ * forward body]: recompute its outputs; for RECOMPUTE_CHOSEN. */
 typedef struct compile_keep {
     recompute how;
     uint8_t *const *drop;
     compile_order order; /* one for all ranks of a stage */
-    int rung;            /* of a ladder (layers/ladder.h) */
+    int rung;            /* index of a capacity bucket (layers/ladder.h) */
     int64_t enough;      /* transient bytes that are few enough: placing stops there; 0: near the lower bound */
 } compile_keep;
 
@@ -23,21 +23,21 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                 bool bound_only);
 /* Evaluation of one micro-batch a rank, or decoding of one token: forward bodies only. */
 status compile_program_forward(compiled_program *out, const compiled *c);
-/* Of a model that trains with ZeRO 1 or 2, between steps: every rank's weights become whole. Else it is empty. */
+/* Gathers every rank's weights whole between steps, with ZeRO 1 or 2. Else the program is empty. */
 void compile_program_gathers(compiled_program *out, const compiled *c);
 
 /* The part of a program that micro-batches play: bodies recorded once a chunk, then unrolled in the order of a
  * schedule. */
 
-/* What a body takes and makes. */
+/* Inputs and outputs of a body. */
 typedef struct recorded_ends {
     tensor *input, *output; /* NULL at the model's ends */
     tensor *output_cotangent, *input_cotangent;
 } recorded_ends;
 
-/* A chunk recorded for one micro-batch, with its input and output; or where the vocabulary is divided the stage's part
- * of the head, whose output is statistics and whose "cotangent" is those of all, or of the embedding. These have ends
- * for each pass over the head (layers/layer.h), and so has the chunk with the last layers: its second input is the
+/* A chunk recorded for one micro-batch, with its input and output. If the vocabulary is divided, also the stage's part
+ * of the head (its output: statistics; its "cotangent": the statistics of all stages), or of the embedding. These have
+ * ends for each pass over the head (layers/layer.h), and so has the chunk with the last layers: its second input is the
  * embedding of the next tokens. */
 typedef struct recorded {
     recorder r;
@@ -48,8 +48,8 @@ typedef struct unroll_what {
     int chunk; /* or chunk_count + SCHEDULE_HEAD, SCHEDULE_EMBEDDING */
     bool training, split;
     recompute recompute;
-    int rung;             /* of a ladder (layers/ladder.h) */
-    const uint8_t *drop;  /* of the chunk's forward ops, for RECOMPUTE_CHOSEN */
+    int rung;             /* index of a capacity bucket (layers/ladder.h) */
+    const uint8_t *drop;  /* [forward op of the chunk], for RECOMPUTE_CHOSEN */
     bool fuse;            /* ops (kernels/record/fuse.h): the last thing done to a body */
     tensor *const *whole; /* weights gathered before the bodies, by number (update_begin), or NULL */
 } unroll_what;

@@ -14,7 +14,7 @@
 
 /* ---- which ops read or write which bytes ---- */
 
-/* A storage's touches: positions of ops in ascending order, `write` those that write it. */
+/* Uses of a storage: positions of ops in ascending order; `write` holds positions of writers. */
 typedef struct storage_users {
     const tensor *root; /* NULL: the place is free */
     int count, filled, writes, writes_filled;
@@ -23,9 +23,9 @@ typedef struct storage_users {
 
 typedef struct users {
     const program *of;
-    storage_users *table; /* of `size` places, a power of two */
+    storage_users *table; /* [size] places, a power of two */
     unsigned long size;
-    int *positions; /* of all */
+    int *positions; /* positions of all storages */
 } users;
 
 /* The place of a tensor's storage, which is taken where it was free. */
@@ -145,7 +145,7 @@ void place_waits(compiled_program *out, compile_order how)
     AUTO_FREE int *head = must_alloc(n * sizeof *head);
     AUTO_FREE int *next = must_alloc(n * sizeof *next);
     AUTO_FREE users *index = users_open(&before);
-    int after_gathers = before.count; /* the first op after the gathers of what ranks have updated */
+    int after_gathers = before.count; /* the first op past the gathers of updated weights */
     for (int i = 0; i <= before.count; i++)
         head[i] = -1;
     for (int i = before.count - 1; i >= 0; i--) { /* descending: each list comes out in launch order */
@@ -214,7 +214,7 @@ static void add_scratch(compiled_program *out, const compiled *c)
 typedef struct use {
     tensor *of;
     int first, last; /* ops; last -1: only its views are named */
-    int next;        /* in the chain; -1: the last */
+    int next;        /* next in the chain; -1: the last */
     bool pitched;    /* every one of those ops takes rows with gaps between them */
 } use;
 
@@ -233,7 +233,7 @@ static void add_use(uses *u, tensor *t)
     u->all[u->count++] = (use){.of = t, .first = INT_MAX, .last = -1, .next = -1, .pitched = true};
 }
 
-/* Puts the chain that begins with `t` behind the first use of the chain of `root`. */
+/* Inserts the chain that begins with `t` after the first use of the chain of `root`. */
 static void join_chains(uses *u, const tensor *root, const tensor *t)
 {
     int last = t->id;
@@ -311,9 +311,9 @@ static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
     return count_reads(o, x) == 1 && x->last == end;
 }
 
-/* May `whole`, which has bytes of its own and no views, be moved to where the view `part` is, at `o`, which reads the
- * one and writes the other? Whoever names it must take rows with gaps, and the view's base must live as long, so that
- * nothing is held longer. */
+/* True if `whole`, which has bytes of its own and no views, may move into the view `part` at `o`, which reads the one
+ * and writes the other. All its users must take rows with gaps, and the view's base must live as long, so that no bytes
+ * are held longer. */
 static bool fits_columns(const uses *u, const op *o, tensor *whole, const tensor *part)
 {
     const tensor *base = part->base ? compiled_holder(part) : NULL;
@@ -347,7 +347,7 @@ static void move_to_columns(uses *u, tensor *whole, tensor *part)
     join_chains(u, base, whole);
 }
 
-/* The output `y` takes the columns of the view `x`, although their base lives: nobody else names them from now on. */
+/* Places output `y` in the columns of the view `x`, although their base lives: no other op names them from now on. */
 static bool take_columns(uses *u, const op *o, tensor *x, tensor *y)
 {
     if (!fits_columns(u, o, y, x) || y->first != o->index || x->last != o->index ||
@@ -380,7 +380,7 @@ static void put_output_in_place(uses *u, const op *o, const int *wait_of, int j)
         tensor *x = paired(o, j, k);
         if (x && take_columns(u, o, x, y))
             return;
-        /* x may itself be in another's storage: what counts is who holds the bytes now */
+        /* x may itself be in another's storage: compare with the tensor that holds the bytes now */
         if (x && x->base && x->offset == 0 && tensor_bytes(compiled_holder(x)) == tensor_bytes(x))
             x = compiled_holder(x);
         if (x && may_take(o, wait_of, x, y)) {
@@ -403,7 +403,7 @@ static void share_in_place(uses *u, compiled_program *out)
     for (int i = 0; i < p->count; i++)
         if (op_waits(p->ops[i]))
             wait_of[p->ops[i]->at.request] = i;
-    /* Downwards, so that what an input was made from finds it in its columns. */
+    /* go downwards, so that an input's source finds the input in its columns */
     for (int i = p->count - 1; i >= 0; i--) {
         const op *o = p->ops[i];
         for (int j = 0; j < OP_MAX_OUT; j++) {
@@ -458,7 +458,7 @@ static void collect(blocks *b, tensor *t)
     b->item[b->count++] = (planner_block){.bytes = tensor_bytes(s), .first = s->first, .last = s->last};
 }
 
-/* What is alive at the peak: the parts of the lower bound. */
+/* Finds the bytes alive at the peak: the parts of the lower bound. */
 static void find_peak(compiled_program *out)
 {
     unsigned long n = (unsigned long)out->list.count + 1;
@@ -539,7 +539,7 @@ void alive_find(int64_t *kept, int64_t *rest, const compiled_program *p)
 
 /* ---- working memory of a library ---- */
 
-/* Without a budget the arena may grow by a sixteenth. */
+/* The arena may grow by a sixteenth without a budget. */
 enum { MORE = 16 };
 
 static int64_t scratch_of(const op *o)

@@ -1,10 +1,9 @@
-/* To a budget. The forward ops of a layer fall into classes by what they are ("mlp/swiglu"); classes are ordered by the
- * price of recomputing their outputs for each byte that it saves, given the classes before them in the order: dropping
- * one tensor can keep another alive. The order, taken layer by layer, gives a chain of ever smaller and slower
- * programs. The first one that fits is found by bisection over the lower bound, then placed to make sure.
- *
- * All ranks of a stage must decide the same, without asking each other: each decides for the rank of the stage that
- * needs most, tensor rank 0 and the data rank that owns most. */
+/* Chooses what to recompute so that a step fits `memory.budget`. The forward ops of a layer fall into classes by site
+ * ("mlp/swiglu"); classes are ordered by the price of recomputing their outputs for each byte that it saves, given the
+ * classes before them in the order: dropping one tensor can keep another alive. The order, taken layer by layer, gives
+ * a chain of ever smaller and slower programs. The first one that fits is found by bisection over the lower bound, then
+ * placed to make sure. All ranks of a stage must decide the same, without asking each other: each decides for the rank
+ * of the stage that needs most, tensor rank 0 and the data rank that owns most. */
 #include "engine/compile/step/recompute.h"
 
 #include <stdio.h>
@@ -19,19 +18,19 @@
 #include "memory/scope.h"
 #include "memory/units.h"
 
-/* By how much placements of almost the same program may differ. */
+/* Tolerance between placements of almost the same program. */
 static const double MARGIN = 1.02;
 
 typedef struct class
 {
-    const char *name; /* of the ops' site */
+    const char *name; /* site of its ops */
     int nth;          /* among the layer's ops of that site */
     int members;
     bool taken;
 } class;
 
 typedef struct entry {
-    int chunk, index, class; /* of a chunk's forward op */
+    int chunk, index, class; /* identifies a chunk's forward op */
 } entry;
 
 typedef struct search {
@@ -39,24 +38,24 @@ typedef struct search {
     compile_order order;
     int rung;
     bool entire;            /* place programs of all micro-batches, not of recompute_microbatches() */
-    compiled_program begin; /* what the programs that are tried begin with: the weights that bodies read */
+    compiled_program begin; /* begins every tried program: the weights that bodies read */
     tensor *const *whole;
     pool words;     /* the classes' names */
     uint8_t **drop; /* [chunks][ops] */
     class *classes;
-    entry *entries; /* in the order of dropping, once ordered */
+    entry *entries; /* once ordered: the order of dropping */
     int class_count, entry_count;
     bool ordered;
 } search;
 
 typedef struct measured {
     int64_t kept;
-    double price; /* of the backward pass */
+    double price; /* price of the backward pass */
 } measured;
 
 /* ---- trying ------------------------------------------------------------------------------------------------------ */
 
-/* One op's price in FLOPs: bytes that it moves or sends count as what the device could compute meanwhile. */
+/* Returns an op's price in FLOPs: a byte that it moves or sends counts as the FLOPs that take as long. */
 static double price_of(const compile_options *options, const program *p, int index)
 {
     const op *o = p->ops[index];
@@ -93,8 +92,8 @@ static int *count_reads(const recorded *body)
     return reads;
 }
 
-/* The tensor whose bytes `t` will have: an output that may be made in columns which nobody but its op reads has those
- * of their base. */
+/* Returns the tensor that will hold the bytes of `t`: an output that may be made in columns read only by its op shares
+ * their base's bytes. */
 static const tensor *storage_of(const int *reads, const tensor *t)
 {
     const op *o = t->producer;
@@ -160,7 +159,7 @@ int recompute_microbatches(const compile_options *o)
     return kind == SCHEDULE_GPIPE || kind == SCHEDULE_AUTO || enough > all ? all : enough;
 }
 
-/* Bytes of the transient region with the first `count` entries dropped: the lower bound, or, placed, what it takes. */
+/* Returns transient bytes with the first `count` entries dropped: the lower bound, or the placed size. */
 static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
 {
     const compile_options *o = &d->c->options;
@@ -226,7 +225,7 @@ static void set_class(search *d, int of, uint8_t to)
             d->drop[d->entries[i].chunk][d->entries[i].index] = to;
 }
 
-/* The class whose next drop is cheapest for what it saves, or -1 if none saves anything. */
+/* Returns the class with the cheapest next drop per byte saved, or -1 if none saves anything. */
 static int cheapest(search *d, measured *now)
 {
     int best = -1;
@@ -268,7 +267,7 @@ static void order_entries(search *d)
         set_class(d, of, 1);
         at = append_class(order, at, d, of);
     }
-    for (int i = 0; i < d->class_count; i++) /* what saves nothing by itself may save with the rest */
+    for (int i = 0; i < d->class_count; i++) /* a drop that saves no bytes alone may save some with the rest */
         if (!d->classes[i].taken)
             at = append_class(order, at, d, i);
     MUST(at == d->entry_count, "%d of %d ops in order", at, d->entry_count);
@@ -279,7 +278,7 @@ static void order_entries(search *d)
 
 /* ---- how many ---------------------------------------------------------------------------------------------------- */
 
-/* The fewest, from `least` on, whose lower bound is within `limit` bytes; entry_count if none is. */
+/* Finds the fewest drops, at least `least`, with a lower bound within `limit` bytes; entry_count if none is. */
 static status bisect(int *count, search *d, int least, int64_t limit)
 {
     int low = least, high = d->entry_count;
@@ -311,8 +310,8 @@ static status refuse(const search *d, int64_t bytes)
         budget, o->grid.at[GRID_PIPELINE], need, (long long)(all - o->budget), over);
 }
 
-/* Transient bytes to plan for if the placement takes `placed`: other ranks of the stage differ by a row or a bias, and
- * their placements by what the planner tolerates. */
+/* Returns the transient bytes to plan for if the placement takes `placed`: other ranks of the stage differ by a row or
+ * a bias, and their placements by the planner's tolerance. */
 static int64_t with_margin(const search *d, int64_t placed, int64_t bound)
 {
     const grid *g = &d->c->options.grid;
@@ -326,8 +325,8 @@ static int64_t room_of(const search *d)
     return d->c->options.budget - d->c->persistent_bytes;
 }
 
-/* Does it fit with the first `count` entries dropped? Where what will be planned for at the least does not fit there is
- * nothing to place. */
+/* Tests whether it fits with the first `count` entries dropped. If the least size to plan for does not fit, no
+ * placement is tried. */
 static status try_fit(bool *fits, search *d, int count)
 {
     int64_t placed, bound, room = room_of(d);
@@ -340,7 +339,7 @@ static status try_fit(bool *fits, search *d, int count)
     return STATUS_OK;
 }
 
-/* Dropping all is not always least: what is recomputed is alive, too. The best of the ends of classes, if it fits. */
+/* Chooses the best fitting end of a class: dropping all is not always least, as recomputed tensors live, too. */
 static status choose_least(int *count, search *d, int64_t room)
 {
     int64_t least = INT64_MAX, placed, bound;
@@ -447,7 +446,7 @@ static status decide_both(int *count, search *d, bool entire)
     d->entire = entire;
     d->order = d->c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY;
     TRY(decide_count(count, d));
-    bool fits = false; /* with so many dropped, the best order that does */
+    bool fits = false; /* find the best order that fits with `count` dropped */
     for (d->order = d->c->options.order; d->order > ORDER_EARLY; d->order--) {
         TRY(try_fit(&fits, d, *count));
         if (fits)
@@ -481,8 +480,8 @@ status recompute_decide(recompute_decision *out, const compiled *c, int rung, bo
     open_search(&d, &largest, rung);
     TRY(decide_all(&out->dropped, &d, draft));
     open_search(&own, c, rung);
-    /* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at
-     * the same indices: one may gather a bias that another does not have. */
+    /* Marks in `own` the ops named by the first `count` entries of `d`. Ranks of a stage record the same layers, but
+     * not at the same indices: one may gather a bias that another does not have. */
     AUTO_FREE int *taken = must_calloc((unsigned long)d.class_count + 1, sizeof *taken);
     for (int i = 0; i < out->dropped; i++) {
         int of = d.entries[i].class, mine = find_class(&own, d.classes[of].name, d.classes[of].nth), nth = taken[of]++;

@@ -1,4 +1,4 @@
-/* What is kept for the backward pass and what is recomputed: a setting, or what a memory budget needs. */
+/* Chooses which tensors are kept for the backward pass and which are recomputed: a setting, or by a memory budget. */
 #pragma once
 
 #include "engine/compile/step/compile_program.h"
@@ -7,18 +7,18 @@ typedef struct recompute_decision {
     compile_keep keep; /* points to `drop` */
     uint8_t **drop;    /* [chunks]; NULL: keep.how is a setting */
     int chunks;
-    int dropped; /* forward ops whose outputs are recomputed */
-    char *words; /* which; NULL without a budget */
+    int dropped; /* number of forward ops with recomputed outputs */
+    char *words; /* these ops, in words; NULL without a budget */
 } recompute_decision;
 
-/* As options.recompute says, or, with options.budget, keeping as much as fits and recomputing what costs least FLOPs a
- * byte saved. A usage failure says by how much the budget is missed when not even recomputing everything fits. `rung`:
- * of the ladder (layers/ladder.h) that the program is on. `draft`: what fits a few micro-batches will do, which
- * can be a little too much for all. The decision must be freed either way. */
+/* Decides by options.recompute or, with options.budget, keeps as much as fits and recomputes the ops that cost the
+ * least FLOPs per byte saved. A usage failure says by how much the budget is missed when not even recomputing
+ * everything fits. `rung`: the program's capacity bucket (layers/ladder.h). `draft`: fitting a few micro-batches
+ * suffices, which can be a little too much for all. The decision must be freed either way. */
 status recompute_decide(recompute_decision *out, const compiled *c, int rung, bool draft);
 void recompute_decision_free(recompute_decision *d);
 /* Micro-batches that reach the same peak as all of them: several rounds through the pipeline. */
 int recompute_microbatches(const compile_options *o);
-/* What the ops of a program of `c` cost, in FLOPs: their own, and bytes that move as what the device could compute
+/* Costs of the ops of a program of `c`, in FLOPs: their own, and moved bytes as the FLOPs that the device could do
  * meanwhile. */
 double recompute_price(const compiled *c, const program *p);

@@ -1,12 +1,9 @@
-/* A training step before and after its micro-batches: weights are gathered before; after them the reduction of
- * gradients, their norm over the grid, and the optimizer.
- *
- * With ZeRO 1 and 2 a rank updates the rows of a weight that it owns. The others' rows are those of the step before
- * until the next step gathers them: so each gather has until the first op that reads the weight, not the end of a step.
- *
- * A gradient's reductions come right after the last op that adds to it, so that they travel while the rest of the
- * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on
- * the same bytes, and what reads a gradient afterwards reads that value. */
+/* A training step outside its micro-batches: weights are gathered before them; gradients are reduced after them, then
+ * their norm over the grid, and the optimizer. With ZeRO 1 and 2 a rank updates the rows of a weight that it owns. The
+ * others' rows stay the previous step's until the next step gathers them: so each gather may take until the first op
+ * that reads the weight, not the end of a step. A gradient's reductions come right after the last op that adds to it,
+ * so that they overlap with the rest of the backward pass; these ops are found in the unrolled list. A reduction in
+ * place makes a new value on the same bytes, and later readers of the gradient read that value. */
 #include "engine/compile/step/update.h"
 
 #include <stdlib.h>
@@ -32,8 +29,8 @@ static const char *label_of(compiled_program *out, const parameter *p, const cha
  * and pass through windows in the arena, some rows of a matrix at a time. The next pieces are fetched while one is
  * updated and the ones before are stowed; the first are fetched while the last backward pass still computes. */
 
-/* Of each piece while it is fetched, updated and stowed. While piece i is updated, the next two are fetched and the
- * two before it are stowed, so that the bus is busy both ways. */
+/* Windows hold a piece while it is fetched, updated and stowed. While piece i is updated, the next two are fetched and
+ * the two before it are stowed, so that the bus is busy both ways. */
 enum { WINDOWS = 4, AHEAD = WINDOWS - 2, OPERANDS = STORAGE_STATES + 1 };
 
 /* Rows of a matrix, and each of its masters and states: where they are in host memory and in the arena. */
@@ -59,7 +56,7 @@ static tensor *operand(const storage *s, int k)
     return k <= s->states ? s->state[k - 1] : NULL;
 }
 
-/* As many as one window takes, or all where matrices are updated as a whole. Pieces begin where tensors would. */
+/* Returns the rows that fit a window, or all where matrices are updated whole. Pieces begin where tensors would. */
 static int64_t rows_at_a_time(const compiled *c, const storage *s)
 {
     int64_t bytes = 0, step = 1;
@@ -110,8 +107,8 @@ static void open_windows(offload *o)
     }
 }
 
-/* `t` as if all of it were in the window, whose first byte is the piece's first row's: none but the piece's rows are
- * asked for. */
+/* Returns `t` as if all of it were in the window, which begins with the piece's first row: callers only access the
+ * piece's rows. */
 static tensor *in_window(const offload *o, tensor *window, const tensor *t, const piece *q)
 {
     tensor *v = pool_alloc(&o->out->pool, sizeof *v);
@@ -160,8 +157,8 @@ static void offload_ahead(offload *o)
         load_from_host(o);
 }
 
-/* Appends the updates of all pieces: of each the fetch of a later piece, the optimizer's ops, and what takes the piece
- * back. `gradient`: by number. peaks: qk_clip_gather()'s. */
+/* Appends the updates of all pieces: for each the fetch of a later piece, the optimizer's ops, and the store of the
+ * piece. `gradient`: by number. peaks: qk_clip_gather()'s. */
 static void offload_update(offload *o, tensor *const *gradient, tensor *control, tensor *peaks)
 {
     for (int i = 0; i < o->count; i++) {
@@ -205,7 +202,7 @@ typedef struct keeping {
     tensor *kept, *feedback;
 } keeping;
 
-/* Parameters whose gradients are to be reduced together along one axis. */
+/* Parameters with gradients to be reduced together along one axis. */
 typedef struct bucket {
     const parameter *of[COMM_PIECES];
     int count;
@@ -215,12 +212,12 @@ typedef struct bucket {
 typedef struct update {
     compiled_program *out;
     const compiled *c;
-    tensor **gradient;  /* by number: each parameter's value so far, of the owned rows once it is scattered */
+    tensor **gradient;  /* each parameter's value so far, by number; only owned rows once it is scattered */
     bucket *buckets;    /* [AXIS_COUNT] */
-    travelling *on_way; /* of sums over the replicas in compressed form; NULL: they are not */
+    travelling *on_way; /* sums over the replicas in compressed form; NULL: uncompressed */
     keeping *kept;
     int travel_count, kept_count;
-    offload *offload; /* of what is in host memory */
+    offload *offload; /* parameters in host memory */
     bool counts;      /* something was added to the norm's bins */
     tensor *choices;  /* tokens by expert, of all ranks */
     tensor *peaks;    /* largest scores of attention, of all ranks; or NULL */
@@ -233,26 +230,25 @@ static tensor *append(compiled_program *out, const char *label, const op *like, 
 
 /* ---- compressed gradients --------------------------------------------------------------------------------------- */
 
-/* Gradients that are reduced in compressed form (parallel.compress): the ops between a rank's gradient and the sum.
- *
- * Each rank writes its gradient and what earlier messages lacked, in parts; every part goes to the rank that owns it,
- * which sums what the messages say, in rank order. Without ZeRO the sum is written, too, with a feedback of its own,
- * and gathered: compressed both ways (DoubleSqueeze, 1905.05957). So what a rank sends shrinks by the same ratio
- * however many ranks there are. A bucket's messages travel while later ops compute: each step of a bucket is appended
- * when the next bucket comes. Everything is in the program's pool. */
+/* Reduces gradients in compressed form (parallel.compress): the ops between a rank's gradient and the sum. Each rank
+ * encodes its gradient plus the error feedback of earlier messages, in parts; every part goes to its owner, which sums
+ * the messages in rank order. Without ZeRO the sum is encoded, too, with an error feedback of its own, and gathered:
+ * compressed both ways (DoubleSqueeze, 1905.05957). So a rank's traffic shrinks by the same ratio however many ranks
+ * there are. A bucket's messages travel while later ops compute: each step of a bucket is appended when the next bucket
+ * comes. Everything is in the program's pool. */
 
 static tensor *append_made(update *u, const parameter *p, const char *what, const op *like, unsigned outputs, int which)
 {
     return append_op(u->out, PHASE_UPDATE, label_of(u->out, p, what), like, outputs, NULL)->out[which];
 }
 
-/* Does every rank get all of the sum, in messages of those that made it? */
+/* True if every rank gets the whole sum, in messages from the ranks that made it. */
 static bool gathers(const update *u, const parameter *p)
 {
     return !u->c->storage[p->number].divided;
 }
 
-/* How a gradient is written: in parts for those that make its sum. */
+/* Returns how a gradient is encoded: in parts, one per rank that sums. */
 static op_attributes attributes_of(const update *u, const parameter *p)
 {
     op_attributes at = op_along(u->c->around.group, p->replicas);
@@ -293,7 +289,7 @@ static void decode(update *u, const parameter *p, tensor *messages, tensor *into
     u->gradient[p->number] = into;
 }
 
-/* To those that make the sum. */
+/* Sends this rank's parts to the ranks that sum them. */
 static void send(update *u, travelling *t)
 {
     const storage *s = &u->c->storage[t->p->number];
@@ -303,7 +299,7 @@ static void send(update *u, travelling *t)
     t->message = append_made(u, t->p, "exchange gradient", &exchange, 1, 0);
 }
 
-/* The rows whose sum this rank makes, out of all messages; where all ranks get all of it, they are written again. */
+/* Sums this rank's rows of all messages; where every rank gets the whole sum, encodes them again. */
 static void sum_messages(update *u, travelling *t)
 {
     const storage *s = &u->c->storage[t->p->number];
@@ -315,7 +311,7 @@ static void sum_messages(update *u, travelling *t)
     decode(u, t->p, t->message, into, &one);
     if (!gathers(u, t->p))
         return;
-    tensor *message = t->message; /* of no bytes, where another rank owns all */
+    tensor *message = t->message; /* empty if another rank owns all */
     one.compression.messages = 0;
     if (s->sum_rows > 0)
         message = encode(u, t->p, into, s->feedback_sum, &one, "compress sum");
@@ -406,9 +402,9 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
     return append(u->out, label_of(u->out, p, "reduce gradient"), &like, into);
 }
 
-/* parallel.bucket. A message costs its latency however short it is, and nothing is left to hide the last bucket: many
- * small ones cost latency, a large last one the time to send it. What `phalanx plan` says of a step on 64 data ranks of
- * its default cluster, in ms:
+/* parallel.bucket. A message costs its latency however short it is, and no computation is left to hide the last bucket:
+ * many small ones cost latency, a large last one the time to send it. `phalanx plan` predicts for a step on 64 data
+ * ranks of its default cluster, in ms:
  *
  *     bucket                         1 B     8 MiB    32 MiB   128 MiB   512 MiB     4 GiB
  *     llama-1b, ZeRO 0             246.62    246.30    246.14    246.26    247.44    259.22
@@ -429,7 +425,7 @@ static void reduce(update *u, const parameter *p, axis after)
         return;
     bucket *b = &u->buckets[a];
     b->of[b->count++] = p;
-    b->bytes += p->rows * p->columns * dtype_bytes((dtype)d->type); /* of all rows, however the ranks divide them */
+    b->bytes += p->rows * p->columns * dtype_bytes((dtype)d->type); /* all rows, however ranks divide them */
     if (b->bytes >= u->c->options.layout.bucket || b->count == COMM_PIECES)
         flush_bucket(u, a);
 }
@@ -457,7 +453,7 @@ static const parameter *sharer_of(const compiled *c, const parameter *p)
     return NULL;
 }
 
-/* The parameter whose gradient `t`, an op's output, is or is part of; or NULL. */
+/* Returns the parameter of the gradient that `t`, an op's output, is (part of); or NULL. */
 static const parameter *adds_to(const compiled *c, tensor *t)
 {
     const parameter *p = t ? tensor_root(t)->parameter : NULL;
@@ -466,7 +462,7 @@ static const parameter *adds_to(const compiled *c, tensor *t)
 
 enum { NEVER = -1, REDUCED = -2 };
 
-/* By number: the op of the list that completes the parameter's gradient. */
+/* Returns, by number, the op of the list that completes the parameter's gradient. */
 static int *last_additions(const compiled *c, const program *list)
 {
     int *last = must_alloc(((unsigned long)c->model.numbers + 1) * sizeof *last);
@@ -502,7 +498,7 @@ static void insert_reductions(update *u)
                 complete++;
             }
         }
-        /* by then half of the last backward pass's activations are gone, and the windows take their bytes */
+        /* half of the last backward pass's activations are freed by then, and the windows take their bytes */
         if (2 * complete >= c->model.parameter_count)
             offload_ahead(u->offload);
     }
@@ -511,7 +507,7 @@ static void insert_reductions(update *u)
         const parameter *p = c->model.parameters[i];
         if (last[p->number] == REDUCED || p->shares >= 0 || p->counted)
             continue;
-        const parameter *other = sharer_of(c, p); /* whose gradient is added, and then no longer of use */
+        const parameter *other = sharer_of(c, p); /* its gradient is added, and then no longer used */
         if (other && tensor_elements(u->gradient[p->number]) > 0) {
             op add = {.kind = OP_accumulate, .in = {u->gradient[other->number]}, .out = {u->gradient[p->number]}};
             add.at.accumulate = OP_ADDS;
@@ -525,7 +521,7 @@ static void insert_reductions(update *u)
         for (axis a = 0; a < AXIS_COUNT; a++)
             if (axis_rows[a].gradients == order[i])
                 flush_bucket(u, a);
-    for (bool moved = true; moved;) { /* until all compressed sums are complete */
+    for (bool moved = true; moved;) { /* repeat until all compressed sums are complete */
         moved = false;
         for (int i = 0; i < u->travel_count; i++)
             moved |= advance(u, &u->on_way[i]);
@@ -541,7 +537,7 @@ static void count_squares(update *u, const parameter *p)
     const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number];
     duty_rows counted = duty_of(u->c->around.group, s, DUTY_COUNT);
-    int64_t first = counted.first - (s->divided && !p->vector ? s->own_first : 0); /* of the rows at hand */
+    int64_t first = counted.first - (s->divided && !p->vector ? s->own_first : 0); /* first of the rows at hand */
     if (counted.rows == 0 || p->counted)
         return;
     op add = {.kind = OP_sum_squares, .in = {d}, .out = {u->c->values.bins}};
@@ -552,14 +548,14 @@ static void count_squares(update *u, const parameter *p)
     u->counts = true;
 }
 
-/* A step that had not room for all rows of experts, on any rank, has an infinite norm: nothing changes. */
+/* Makes the norm infinite if any rank had no room for all rows of experts, so that the step changes no state. */
 static void count_overflow(update *u)
 {
     tensor *over = u->c->values.over;
     if (tensor_elements(over) == 0)
         return;
     tensor *own = append_rows(u->out, over, LADDER_RUNGS - 1, 1);
-    own->place = u->c->values.control->place; /* each rank counts what it has seen */
+    own->place = u->c->values.control->place; /* each rank counts its own */
     op add = {.kind = OP_sum_squares, .in = {own}, .out = {u->c->values.bins}};
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
     append(u->out, "experts/overflow", &add, NULL);
@@ -587,7 +583,7 @@ static tensor *append_norm(update *u)
 
 /* ---- loss ------------------------------------------------------------------------------------------------------ */
 
-/* The sum over the grid of what the ranks have that count. */
+/* Sums a loss over the grid, from the ranks that count. */
 static void sum_losses(compiled_program *out, const compiled *c, const char *name, tensor *own, tensor *total,
                        bool counts)
 {
@@ -609,8 +605,8 @@ void update_start_losses(compiled_program *out, const compiled *c)
                   NULL);
 }
 
-/* The ranks of a tensor group have the same logits of the vocabulary's loss; those of routers where they do not divide
- * the tokens. */
+/* Sums the losses: ranks of a tensor group have the same logits for the vocabulary's loss, and the same routers' logits
+ * unless they divide the tokens. */
 void update_loss(compiled_program *out, const compiled *c)
 {
     bool first = c->options.grid.at[GRID_TENSOR] == 0;
@@ -621,7 +617,7 @@ void update_loss(compiled_program *out, const compiled *c)
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */
 
-/* The biases of this stage's layers, by what the tokens of all ranks have chosen. */
+/* Updates the biases of this stage's layers from the expert choices of all ranks' tokens. */
 static void append_biases(update *u, tensor *control)
 {
     const compiled *c = u->c;
@@ -676,14 +672,14 @@ void update_append(compiled_program *out, const compiled *c)
     if (tensor_elements(c->values.mtp_loss) > 0)
         sum_losses(out, c, "mtp loss", c->values.mtp_loss, c->values.mtp_total,
                    c->last_stage && c->options.grid.at[GRID_TENSOR] == 0);
-    /* each token is one rank's: those of a tensor group divide them where there are experts */
+    /* each token is counted on one rank: the ranks of a tensor group divide the tokens if there are experts */
     u.choices = c->values.choices;
     op sum = {.kind = OP_all_reduce, .in = {u.choices}, .at = op_along(c->around.group, AXIS_GRID)};
     if (tensor_elements(u.choices) > 0 && sum.at.group_size > 1)
         u.choices = append(out, "experts/sum counts", &sum, u.choices);
     u.peaks = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);
-    for (int i = 0; i < u.kept_count; i++) { /* what was not sent, for the next step, unless this one is skipped */
+    for (int i = 0; i < u.kept_count; i++) { /* keep the error feedback for the next step, unless this one is skipped */
         op keep = {.kind = OP_store_feedback, .in = {u.kept[i].kept, control}, .out = {u.kept[i].feedback}};
         append_made(&u, u.kept[i].p, "keep", &keep, 0, 0);
     }

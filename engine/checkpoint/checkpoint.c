@@ -19,18 +19,18 @@
 
 enum { SLAB_BYTES = 4 << 20, MOST_OPEN = 128 };
 
-/* Files are read and not mapped: where a mapped file cannot be read, or has become shorter, the process dies. */
+/* Files are read, not mapped: a mapped file that fails or has become shorter kills the process. */
 struct checkpoint {
     char *folder;
     manifest *manifest;
     int *descriptors;            /* [files] -1: not open */
-    int open, oldest;            /* how many are, and which file to close next */
+    int open, oldest;            /* number of open files, and the file to close next */
     bool **verified;             /* [tensors][pieces] */
-    bool any_values;             /* that are not finite are read as well */
+    bool any_values;             /* also reads values that are not finite */
     json_t *no_meta;             /* {} */
-    char *slab;                  /* what has been read last */
-    int64_t slab_bytes;          /* that it has room for */
-    const manifest_piece *whole; /* the piece that is in it, from its beginning to its end; NULL: none */
+    char *slab;                  /* the bytes read last */
+    int64_t slab_bytes;          /* capacity of `slab` */
+    const manifest_piece *whole; /* the piece that `slab` holds whole; NULL: none */
 };
 
 /* ---- opening ---- */
@@ -173,7 +173,7 @@ static status descriptor_of(int *out, checkpoint *c, int index)
     return STATUS_OK;
 }
 
-/* Opens all files of a checkpoint of few, so that a run that removes it while it is read takes nothing away. */
+/* Opens all files of a checkpoint that has few, so that they stay readable if a run removes it meanwhile. */
 static status hold_files(checkpoint *c)
 {
     int descriptor;
@@ -182,7 +182,7 @@ static status hold_files(checkpoint *c)
     return STATUS_OK;
 }
 
-/* Does `path` mean another checkpoint by now? */
+/* True if `path` now means another checkpoint. */
 static bool has_moved_on(const char *path, const char *from)
 {
     AUTO_FREE char *now = NULL;
@@ -205,10 +205,10 @@ status checkpoint_open(checkpoint **out, const char *path)
         if (held || !folder)
             break;
         AUTO_FREE char *message = must_strdup(status_message());
-        bool again = has_moved_on(path, folder); /* its run goes on, and has removed the one before */
+        bool again = has_moved_on(path, folder); /* its run goes on, and has removed the previous checkpoint */
         if (s != STATUS_OK)
             (void)status_fail(s, "%s", message);
-        if (!again) /* what is wrong with a file, its reader says */
+        if (!again) /* keeps the message of the file reader */
             break;
         if (s == STATUS_OK)
             checkpoint_close(c);
@@ -221,7 +221,7 @@ status checkpoint_open(checkpoint **out, const char *path)
     return s;
 }
 
-/* Bytes of a file into the slab. */
+/* Reads bytes of a file into the slab. */
 static status read_slab(checkpoint *c, int index, int64_t offset, int64_t bytes)
 {
     const char *name = c->manifest->files[index].name;
@@ -246,8 +246,7 @@ static status read_slab(checkpoint *c, int index, int64_t offset, int64_t bytes)
     return STATUS_OK;
 }
 
-/* The checksum of bytes of a file, and whether they are finite values of a type; those of a short piece are left in the
- * slab. */
+/* Computes the checksum of bytes of a file, and whether they are finite; a short piece stays in the slab. */
 static status checksum(direct_values *out, checkpoint *c, int index, int64_t offset, int64_t bytes)
 {
     out->crc32c = 0;
@@ -356,7 +355,7 @@ status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, 
 
 /* ---- verifying ---- */
 
-/* The run's id in a safetensors file is the manifest's; a file of another run may have the right length. */
+/* Checks that a safetensors file has the manifest's run id; a file of another run may have the right length. */
 static status verify_header(const checkpoint *c, const char *path)
 {
     AUTO(safetensors) *file = NULL;
@@ -386,7 +385,7 @@ static status verify_file(checkpoint *c, int index)
 
 status checkpoint_verify(checkpoint *c)
 {
-    for (int i = 0; i < c->manifest->tensor_count; i++) /* first, since a piece has a tensor's name to say */
+    for (int i = 0; i < c->manifest->tensor_count; i++) /* pieces first, since their messages name the tensor */
         for (int k = 0; k < c->manifest->tensors[i].count; k++)
             TRY(verify_piece(c, &c->manifest->tensors[i], k));
     for (int i = 0; i < c->manifest->file_count; i++)

@@ -22,40 +22,40 @@
 #include "memory/scope.h"
 #include "memory/status.h"
 
-/* Where the bytes of a piece's `at.data` can be read, for data that is not in host memory: between the two calls. */
+/* Makes the bytes of a piece's `at.data` readable between the two calls, for data that is not in host memory. */
 typedef struct checkpoint_source {
-    void *(*borrow)(void *context, const void *data, int64_t bytes); /* NULL: at `data` itself */
+    void *(*borrow)(void *context, const void *data, int64_t bytes); /* NULL: `data` is readable itself */
     void (*give_back)(void *context, void *borrowed, const void *data, int64_t bytes);
     void *context;
 } checkpoint_source;
 
-/* What one rank stores of a tensor. A piece without elements is allowed, and left out. */
+/* One rank's part of a tensor. A piece without elements is allowed, and left out. */
 typedef struct checkpoint_piece {
     const char *section; /* letters, digits, underscores */
     rectangle of;
-    box_memory at; /* only read; its type is the stored one. What is transposed in memory is not in the file. */
+    box_memory at; /* only read; its type is the stored one; a transposed layout is stored row-major */
     checkpoint_source source;
 } checkpoint_piece;
 
-/* Bytes from a piece's first element to its last. */
+/* Returns the number of bytes from a piece's first element to its last. */
 int64_t checkpoint_extent(const checkpoint_piece *p);
 
 /* Waits for all ranks; fails on every rank, with a message that names the rank, if `mine` is a failure on any. */
 typedef status checkpoint_barrier(void *context, status mine);
 
-/* What one rank saves. */
+/* One rank's part of a checkpoint. */
 typedef struct checkpoint_share {
     const checkpoint_piece *pieces;
     int count;
     int rank, ranks;
     const char *run; /* an id of hexadecimal digits, the same on all ranks, or "" */
-    bool any_values; /* values that are not finite are written as well: what is dumped to be looked at */
+    bool any_values; /* also writes values that are not finite, for dumps */
 } checkpoint_share;
 
 /* Collective over the share's ranks. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new
- * checkpoint; an older one of that name is replaced. `meta`, of rank 0, is what else belongs to the state: step, data
- * position, ... The pieces of all ranks must cover each tensor exactly once. `barrier` may be NULL for one rank. It
- * fails on every rank or on none; then `latest` names what it named before, and temporary files have been removed. */
+ * checkpoint; an older one of that name is replaced. `meta`, of rank 0, is the rest of the state: step, data position,
+ * ... The pieces of all ranks must cover each tensor exactly once. `barrier` may be NULL for one rank. It fails on
+ * every rank or on none; then `latest` is unchanged, and temporary files have been removed. */
 status checkpoint_write(const char *folder, const char *name, const checkpoint_share *mine, json_t *meta,
                         checkpoint_barrier *barrier, void *context);
 
@@ -67,15 +67,15 @@ typedef struct checkpoint checkpoint;
 status checkpoint_open(checkpoint **out, const char *path);
 void checkpoint_close(checkpoint *c);
 AUTO_CLOSES(checkpoint, checkpoint_close)
-/* From now on values that are not finite are read as well. */
+/* Allows later reads of values that are not finite. */
 void checkpoint_accept_any(checkpoint *c);
-/* The checkpoint's own folder. */
+/* Returns the checkpoint's own folder. */
 const char *checkpoint_folder(const checkpoint *c);
-/* The number of ranks that wrote it. */
+/* Returns the number of ranks that wrote it. */
 int checkpoint_ranks(const checkpoint *c);
-/* The id of the run that wrote it; "": unknown. */
+/* Returns the id of the run that wrote it; "": unknown. */
 const char *checkpoint_run(const checkpoint *c);
-/* The caller's meta as it was written; an empty object if there was none. Belongs to `c`. */
+/* Returns the writer's meta, or an empty object. It belongs to `c`. */
 json_t *checkpoint_meta(const checkpoint *c);
 int checkpoint_tensors(const checkpoint *c);
 const manifest_tensor *checkpoint_at(const checkpoint *c, int i);
@@ -84,8 +84,8 @@ const manifest_tensor *checkpoint_find(const checkpoint *c, const char *section,
 /* Fails, by name, if the section lacks one of these tensors or has another. */
 status checkpoint_expect(const checkpoint *c, const char *section, const char *const *names, int count);
 
-/* Reads a rectangle of a tensor, whose shape must be of->global, converted to to->type. The checksum of every stored
- * piece that is touched is verified once, and that its values are finite; so must they be after the conversion. */
+/* Reads a rectangle of a tensor of shape of->global, converted to to->type. Verifies once, of every stored piece that
+ * it touches, the checksum and that the values are finite; they must be so after the conversion, too. */
 status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, const box_memory *to);
-/* Verify the checksum of every piece and of every file, and that all are of one run. */
+/* Verifies the checksum of every piece and of every file, and that all are of one run. */
 status checkpoint_verify(checkpoint *c);

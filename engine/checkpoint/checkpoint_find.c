@@ -15,7 +15,7 @@ static status look_for_manifest(bool *there, const char *folder)
     return atomic_look(there, path);
 }
 
-/* The name in FOLDER/latest, the caller's; NULL if there is certainly no such file. */
+/* Reads the name in FOLDER/latest, which the caller frees; NULL if there is certainly no such file. */
 static status read_latest(char **out, const char *folder)
 {
     RELEASED_BY(mapping_close) mapping file = {0};
@@ -39,8 +39,8 @@ static status read_latest(char **out, const char *folder)
     return STATUS_OK;
 }
 
-/* Where the checkpoint of that name is whole: there, or under its older name if replacing it was interrupted. NULL:
- * nowhere. */
+/* Finds the whole checkpoint of that name: there, or under its older name if replacing it was interrupted; else
+ * NULL. */
 static status whole_folder(char **out, const char *folder, const char *name)
 {
     bool whole;
@@ -60,7 +60,7 @@ static status whole_folder(char **out, const char *folder, const char *name)
 
 /* ---- one ---- */
 
-/* The checkpoint that FOLDER/latest, which exists, names. */
+/* Finds the checkpoint that FOLDER/latest, which exists, names. */
 static status resolve_latest(char **out, const char *folder)
 {
     AUTO_FREE char *name = NULL;
@@ -124,7 +124,7 @@ status checkpoint_is_of_run(bool *within, const char *path, const char *run_fold
 #define STEP "step-"
 #define OLD  ".old-"
 
-/* step-00000100 and no other name: 100; else -1 */
+/* Returns 100 for step-00000100, and -1 for any other name. */
 static int64_t step_of(const char *name)
 {
     const char *digits = name + strlen(STEP);
@@ -140,8 +140,8 @@ static int compare_names(const void *a, const void *b)
     return x != y ? (x < y ? 1 : -1) : strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The steps that a checkpoints folder has something of, "step-00000100", newest first; each once. None if the folder is
- * certainly not there. */
+/* Lists the steps of the folders "step-00000100" in a checkpoints folder, newest first, each once. The list is empty if
+ * the folder is certainly not there. */
 static status list_steps(reading_names *out, const char *folder)
 {
     int kept = 0;
@@ -178,7 +178,7 @@ void checkpoint_offers_free(checkpoint_offers *o)
     *o = (checkpoint_offers){0};
 }
 
-/* After the one that `latest` names, the steps before it; all of them if it is not known. A folder that cannot be read
+/* Adds the checkpoints of earlier steps than `latest` names; all if that is not known. A folder that cannot be read
  * offers no checkpoint, but does not prove that there is none. */
 static status add_older(checkpoint_offers *o, const char *folder, const char *latest)
 {
@@ -207,13 +207,13 @@ status checkpoint_offers_find(checkpoint_offers *out, const char *folder)
     if (path)
         add_offer(out, path);
     status s = add_older(out, folder, latest);
-    if (path) /* older ones are not needed */
+    if (path) /* stops: older ones are not needed */
         s = STATUS_OK;
     if (s == STATUS_OK && out->count > 0 && !latest && !out->trouble)
         out->trouble = must_format("%s/latest is missing", folder);
     if (s == STATUS_OK && out->count == 0 && out->trouble)
         s = status_fail(STATUS_FAILED, "%s", out->trouble);
-    if (path && out->trouble) { /* of an older one */
+    if (path && out->trouble) { /* the trouble of an older checkpoint */
         free(out->trouble);
         out->trouble = NULL;
     }
@@ -228,8 +228,8 @@ status checkpoint_offers_find(checkpoint_offers *out, const char *folder)
 
 /* ---- pruning ---- */
 
-/* What saves of earlier steps have left that were interrupted, and could not be removed at the time: the folder had
- * another name, say. */
+/* Removes leftovers of interrupted saves of earlier steps, which could not be removed at the time, e.g. since the
+ * folder had another name. */
 static status remove_leftovers(const char *folder, int64_t last)
 {
     static const char temporary[] = ".tmp-";
@@ -246,7 +246,7 @@ static status remove_leftovers(const char *folder, int64_t last)
     return STATUS_OK;
 }
 
-/* Under a temporary name first, so that what is half removed is no checkpoint. */
+/* Renames it to a temporary name first, so that a half-removed folder is no checkpoint. */
 static status remove_checkpoint(const char *folder, const char *path, const char *name)
 {
     AUTO_FREE char *temporary = must_format("%s/.tmp-%s", folder, name);
@@ -261,7 +261,7 @@ status checkpoint_prune(const char *folder, int keep, int keep_every, const chec
     RELEASED_BY(reading_names_free) reading_names all = {0};
     TRY(read_latest(&latest, folder));
     int64_t last = latest ? step_of(latest) : -1;
-    status left = remove_leftovers(folder, last); /* one that stays keeps no old checkpoint from being removed */
+    status left = remove_leftovers(folder, last); /* leftovers that stay do not fail the pruning */
     if (keep < 1)
         return left;
     TRY(list_steps(&all, folder));

@@ -1,5 +1,4 @@
-/* Which checkpoints a run's folder has: what `latest` names, what is left if that cannot be used, what may be
- * removed. */
+/* Finds the checkpoints of a run's folder: the one that `latest` names, the fallbacks, the removable ones. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,40 +6,39 @@
 
 #include "memory/status.h"
 
-/* What else needs a checkpoint to stay, by its name. */
+/* Says whether something else needs the checkpoint of this name. */
 typedef struct checkpoint_needed {
     bool (*is)(void *context, const char *name);
     void *context;
 } checkpoint_needed;
 
-/* Remove all but the `keep` newest (by step) whole checkpoints of a checkpoints folder, up to the one that `latest`
- * names, which stays. Those of later steps are left alone: the run may reach them again. keep_every > 0 keeps the
- * multiples of so many steps, too. keep < 1 keeps all. What interrupted saves of steps before `latest` have left is
- * removed. `needed` may be NULL. By one rank. */
+/* Removes all but the `keep` newest (by step) whole checkpoints of a checkpoints folder up to `latest`, which stays.
+ * Later steps stay: the run may reach them again. keep_every > 0 keeps its multiples, too. keep < 1 keeps all. Also
+ * removes leftovers of interrupted saves of steps before `latest`. `needed` may be NULL. One rank calls it. */
 status checkpoint_prune(const char *folder, int keep, int keep_every, const checkpoint_needed *needed);
 
-/* The folder of the checkpoint that `path` means (see checkpoint_open); the caller's to free. */
+/* Finds the folder of the checkpoint that `path` means (see checkpoint_open); the caller frees it. */
 status checkpoint_resolve(char **out, const char *path);
 
-/* In a run's folder: what was fetched of another run, for a stage to begin from. */
+/* A run's subfolder with the checkpoint fetched from another run, from which a stage begins. */
 #define CHECKPOINT_ORIGIN "origin"
 
-/* Does the path lead into the run's folder, or its checkpoints, which may be a link to another disk, and not to what
- * it has of another run (CHECKPOINT_ORIGIN)? What is not there leads nowhere. */
+/* True if the path leads into the run's folder, or its checkpoints, which may be a link to another disk, but not into
+ * its CHECKPOINT_ORIGIN. A missing path leads nowhere. */
 status checkpoint_is_of_run(bool *within, const char *path, const char *run_folder);
 
-/* What a run may go on from: folders, the best first. */
+/* Folders of checkpoints to resume from, the best first. */
 typedef struct checkpoint_offers {
     int count;
     char **folder;
-    char *trouble; /* why the first is not what `latest` names, or why that cannot be told; NULL: it is */
+    char *trouble; /* why the first is not the one of `latest`, or why that is unknown; NULL: it is the one */
 } checkpoint_offers;
 
-/* What `latest` names in a checkpoints folder, then the whole ones before it, newest first. None only if there is
- * certainly none; fails if that cannot be told. */
+/* Lists the checkpoint that `latest` names, then the whole ones before it, newest first. The list is empty only if
+ * there is certainly none; fails if that is unknown. */
 status checkpoint_offers_find(checkpoint_offers *out, const char *folder);
 void checkpoint_offers_free(checkpoint_offers *o);
 
-/* What a process that was killed at its last checkpoint did not come to: where `latest` is missing, or names what is
- * not there, it names the newest that is whole. By one rank. */
+/* Finishes for a process that was killed at its last checkpoint: where `latest` is missing, or names a missing folder,
+ * points it at the newest whole one. One rank calls it. */
 status checkpoint_settle(const char *folder);

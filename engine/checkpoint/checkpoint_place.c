@@ -7,7 +7,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-static const int64_t MOST = (int64_t)1 << 40; /* branches or steps, which no run reaches */
+static const int64_t MOST = (int64_t)1 << 40; /* most branches or steps, more than any run reaches */
 
 static int64_t count_of(const json_t *value)
 {

@@ -16,18 +16,18 @@
 typedef struct section_file {
     manifest_file file;
     safetensors_layout layout;
-    int first; /* of its pieces, which lie in the order of the file */
+    int first; /* index of its first piece; pieces lie in the file's order */
 } section_file;
 
 struct checkpoint_writer {
     int rank, ranks;
     char run[MANIFEST_RUN];
     bool any_values, refused;
-    const char *name; /* of the checkpoint that is being written */
+    const char *name; /* name of the checkpoint that is being written */
     char *buffer;
     int piece_count, file_count, extra_count;
-    checkpoint_piece *pieces; /* [piece_count] by file, then by place in it */
-    manifest_piece *entries;  /* [piece_count] of the last share */
+    checkpoint_piece *pieces; /* [piece_count] by file, then by offset in it */
+    manifest_piece *entries;  /* [piece_count] manifest entries of the last share */
     int *listed;              /* [piece_count] in the order of a fragment */
     section_file *files;      /* [file_count] */
     checkpoint_extra *extras;
@@ -56,7 +56,7 @@ int64_t checkpoint_extent(const checkpoint_piece *p)
 
 /* ---- laying out ---- */
 
-/* The name of a piece in its safetensors file: the tensor's own if it is whole, else followed by its rectangle. */
+/* Names a piece in its safetensors file: the tensor's own if it is whole, else followed by its rectangle. */
 static char *stored_name(const rectangle *p)
 {
     char text[BOX_DIMS * 48 + 4] = "";
@@ -75,7 +75,7 @@ static bool is_empty(const checkpoint_piece *p)
     return box_volume(p->of.dims, p->of.part.size) == 0;
 }
 
-/* The pieces of one section, in any order, as the writer's next file. */
+/* Lays out the pieces of one section, in any order, as the writer's next file. */
 static void add_file(checkpoint_writer *w, const checkpoint_piece *const *pieces, int count)
 {
     const char *section = pieces[0]->section;
@@ -188,7 +188,7 @@ void checkpoint_writer_close(checkpoint_writer *w)
 
 /* ---- writing ---- */
 
-/* Stream one piece into the file, and take its checksum. */
+/* Streams one piece into the file, and takes its checksum. */
 static status put_data(direct *out, direct_values *values, const rectangle *of, const box_memory *at)
 {
     const int64_t *size = of->part.size;
@@ -220,7 +220,7 @@ static status put_stored(direct *out, direct_values *values, const checkpoint_pi
     return s;
 }
 
-/* A state with values that are not finite is none to go on from. */
+/* Values that are not finite make a state from which no run can resume. */
 static status put_piece(direct *out, checkpoint_writer *w, int index)
 {
     direct_values values;
@@ -235,7 +235,7 @@ static status put_piece(direct *out, checkpoint_writer *w, int index)
                        p->section, p->of.name);
 }
 
-/* What one of the share's files is made of. */
+/* Context of checkpoint_content for one of the share's files. */
 typedef struct part {
     checkpoint_writer *w;
     int index;
@@ -350,7 +350,7 @@ struct checkpoint_publisher {
     char run[MANIFEST_RUN];
     char *buffer;
     fragment *fragments; /* [ranks] */
-    char **paths;        /* [ranks] of the fragments that are open */
+    char **paths;        /* [ranks] paths of the open fragments */
     fragment_pieces pieces;
 };
 
@@ -363,7 +363,7 @@ checkpoint_publisher *checkpoint_publisher_open(int ranks, const char *run, char
     p->buffer = buffer;
     p->fragments = must_calloc((unsigned long)ranks, sizeof *p->fragments);
     p->paths = must_calloc((unsigned long)ranks, sizeof *p->paths);
-    p->pieces.capacity = 4 * ranks; /* of one tensor: a rank has seldom more than its rows, in few parts */
+    p->pieces.capacity = 4 * ranks; /* pieces of one tensor: a rank usually has one block of rows, in few parts */
     p->pieces.item = must_alloc((unsigned long)p->pieces.capacity * sizeof *p->pieces.item);
     return p;
 }
@@ -400,7 +400,7 @@ void checkpoint_clean(const char *folder, const char *name)
 
 /* ---- publishing ---- */
 
-/* A manifest that is written. */
+/* A manifest that has been written. */
 typedef struct publication {
     checkpoint_publisher *p;
     json_t *meta;
@@ -458,8 +458,8 @@ static status remove_fragments(const checkpoint_publisher *p, const char *tempor
     return atomic_sync_folder(temporary);
 }
 
-/* temporary -> folder/name. An older checkpoint of that name first becomes .old-name, where checkpoint_open finds it if
- * this stops between the two renames. */
+/* Renames temporary to folder/name. An older checkpoint of that name first becomes .old-name, where checkpoint_open
+ * finds it if this stops between the two renames. */
 static status rename_into_place(const char *folder, const char *name, const char *temporary)
 {
     AUTO_FREE char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
@@ -480,7 +480,7 @@ status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder,
     TRY(rename_into_place(folder, name, temporary));
     TRY(write_latest(p, folder, name));
     if (atomic_remove_all(folder, ".old-") != STATUS_OK)
-        log_warn("%s", status_message()); /* the new checkpoint is whole all the same */
+        log_warn("%s", status_message()); /* only warns: the new checkpoint is whole */
     return STATUS_OK;
 }
 

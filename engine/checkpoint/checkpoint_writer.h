@@ -1,10 +1,9 @@
 /* One rank's share of a checkpoint, laid out once and written any number of times.
  *
- * Which pieces there are, in which files, after which headers, is the same at every save of a run. A writer works it
- * out when it is opened; writing then allocates nothing that grows with the model, so that a thread may do it while the
- * run trains. Each file goes past the page cache, is fsynced, and is read back before the share counts as written; what
- * fails and may pass is written again. Pieces, names, the buffer and the data of extras stay the caller's and outlive
- * the writer.
+ * Pieces, files and headers are the same at every save of a run. A writer lays them out when it is opened; writing then
+ * allocates nothing that grows with the model, so that a thread may do it while the run trains. Each file goes past the
+ * page cache, is fsynced, and is read back before the share counts as written; a write that failed for a passing reason
+ * is repeated. Pieces, names, the buffer and the data of extras stay the caller's and outlive the writer.
  */
 #pragma once
 
@@ -17,7 +16,7 @@ typedef struct checkpoint_extra {
     int64_t bytes;
 } checkpoint_extra;
 
-/* Of the buffer: large enough that a network file system sees large writes. Aligned to DIRECT_ALIGNMENT. */
+/* Bytes of the buffer: large enough that a network file system sees large writes. Aligned to DIRECT_ALIGNMENT. */
 enum { CHECKPOINT_WRITER_BUFFER = 4 << 20 };
 
 typedef struct checkpoint_writer_options {
@@ -32,22 +31,22 @@ typedef struct checkpoint_writer checkpoint_writer;
 checkpoint_writer *checkpoint_writer_open(const checkpoint_writer_options *options);
 void checkpoint_writer_close(checkpoint_writer *w);
 
-/* This rank's files and its fragment, into checkpoint_temporary(folder, name), which is made if need be. Fails, with
- * the tensor's name, where values are not finite. */
+/* Writes this rank's files and its fragment into checkpoint_temporary(folder, name), which is made if need be. Fails,
+ * with the tensor's name, where values are not finite. */
 status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const char *name);
 
-/* Did the last share fail since a value is not finite? Then the one after it will, too. */
+/* True if the last share failed since a value is not finite; then the next one will, too. */
 bool checkpoint_writer_refused(const checkpoint_writer *w);
 
-/* One file, whose bytes `put` writes: through a buffer as above, fsynced and read back, and from the beginning if
- * anything fails that may pass: after a failed fsync nobody knows what is on the disk. Its length and checksum are in
- * *out. */
+/* Writes one file, with the bytes that `put` gives, through a buffer as above; fsyncs it and reads it back. A failure
+ * that may pass restarts the file, since after a failed fsync the disk's content is unknown. *out gets its length and
+ * checksum. */
 typedef status checkpoint_content(direct *out, void *context);
 status checkpoint_put(manifest_file *out, const char *path, char *buffer, checkpoint_content *put, void *context);
-/* The content of a `mapping`. */
+/* Puts the content of a `mapping`. */
 status checkpoint_bytes(direct *out, void *context);
 
-/* Where a checkpoint is written before it is published, and a rank's fragment in it; the caller's to free. */
+/* Returns the temporary folder of an unpublished checkpoint, or a rank's fragment in it; the caller frees it. */
 char *checkpoint_temporary(const char *folder, const char *name);
 char *checkpoint_fragment(const char *temporary, int rank);
 
@@ -61,11 +60,11 @@ typedef struct checkpoint_publisher checkpoint_publisher;
 checkpoint_publisher *checkpoint_publisher_open(int ranks, const char *run, char *buffer);
 void checkpoint_publisher_close(checkpoint_publisher *p);
 
-/* After every rank's checkpoint_writer_share has succeeded. The pieces of all ranks must cover each tensor exactly
- * once. */
+/* Publishes after every rank's checkpoint_writer_share has succeeded. The pieces of all ranks must cover each tensor
+ * exactly once. */
 status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder, const char *name, json_t *meta);
 
-/* After a failure: give the disk back. The message of the failure is kept. */
+/* Frees the disk after a failure. Keeps the failure's message. */
 void checkpoint_clean(const char *folder, const char *name);
-/* Before the first save: remove what an interrupted one has left, if the folder is there. */
+/* Removes leftovers of an interrupted save, if the folder is there; called before the first save. */
 status checkpoint_tidy(const char *folder);

@@ -13,7 +13,7 @@
 
 /* ---- writing ---- */
 
-/* The last word of a line, of any length. */
+/* Writes the last word of a line, of any length. */
 static status put_last(direct *out, const char *word)
 {
     MUST(!strpbrk(word, "\n"), "a name of two lines");
@@ -115,7 +115,7 @@ void fragment_close(fragment *f)
     *f = (fragment){0};
 }
 
-/* Take the first word of the line at hand if it is this one. */
+/* Takes the first word of the current line if it is this one. */
 static bool take_word(const char **at, const char *word)
 {
     size_t length = strlen(word);
@@ -141,7 +141,7 @@ static bool take_numbers(const char **at, int64_t *out, int count)
     return true;
 }
 
-/* The word up to `end` (a space or the line's end), and what comes after it. */
+/* Takes the word up to `end` (a space or the line's end), and moves past it. */
 static bool take_text(const char **at, const char **word, int *length, char end)
 {
     const char *stop = strpbrk(*at, " \n");
@@ -172,7 +172,7 @@ status fragment_next_file(fragment *f, manifest_file *out, bool *there)
     return STATUS_OK;
 }
 
-/* Sizes of at least 1 whose bytes can be counted. */
+/* Checks that sizes are at least 1 and that their bytes can be counted. */
 static bool is_possible(const int64_t *global, int dims, dtype type)
 {
     int64_t bytes = dtype_bytes(type);
@@ -200,7 +200,7 @@ static bool read_entry(fragment_entry *out, const char **at)
            take_text(at, &out->name, &out->name_length, '\n');
 }
 
-/* Go on to the fragment's next tensor, if there is one. */
+/* Moves to the fragment's next tensor, if there is one. */
 static status advance(fragment *f)
 {
     f->has_next = f->at < f->end;
@@ -239,7 +239,7 @@ static bool read_piece(manifest_piece *p, const char **at, const fragment_entry 
 
 /* ---- merging ---- */
 
-/* Every fragment's files; leaves each at its first tensor. */
+/* Adds every fragment's files; leaves each fragment at its first tensor. */
 static status merge_files(direct *out, fragment *all, int count)
 {
     int files = 0;
@@ -266,7 +266,7 @@ static manifest_piece *next_piece(fragment_pieces *pieces, int count)
     return &pieces->item[count];
 }
 
-/* The pieces that one fragment has of a tensor, if that is its next one. */
+/* Adds one fragment's pieces of a tensor, if that is its next one. */
 static status take_pieces(manifest_tensor *t, fragment *f, const fragment_entry *wanted, fragment_pieces *pieces)
 {
     while (f->has_next && compare_entries(&f->next, wanted) == 0) {
@@ -282,7 +282,7 @@ static status take_pieces(manifest_tensor *t, fragment *f, const fragment_entry 
     return STATUS_OK;
 }
 
-/* The smallest of the tensors that are next; NULL if every fragment is at its end. */
+/* Returns the smallest of the next tensors; NULL if every fragment is at its end. */
 static const fragment_entry *find_next(const fragment *all, int count)
 {
     const fragment_entry *next = NULL;
@@ -300,7 +300,7 @@ static status merge_tensor(direct *out, fragment *all, int count, const fragment
         return status_fail(STATUS_FAILED, "%s: a tensor's name of %d bytes is too long", where, next->name_length);
     snprintf(section, sizeof section, "%.*s", next->section_length, next->section);
     snprintf(name, sizeof name, "%.*s", next->name_length, next->name);
-    const fragment_entry wanted = *next; /* advances with its fragment */
+    const fragment_entry wanted = *next; /* `next` advances with its fragment */
     manifest_tensor t = {.section = section, .name = name, .type = wanted.type, .dims = wanted.dims};
     memcpy(t.global, wanted.global, sizeof t.global);
     for (int i = 0; i < count; i++)

@@ -1,8 +1,8 @@
-/* A fragment: what one rank has written of a checkpoint, until the ranks' fragments are merged into its manifest.
+/* A fragment lists one rank's part of a checkpoint, until the ranks' fragments are merged into its manifest.
  *
- * Lines of text, so that writing and merging need no memory that grows with the model: tensors are ordered by section
- * and name, and merging takes the smallest of all ranks' next ones. The run's id, the checkpoint's name and the ranks
- * are in the first line: a fragment of another run, or of another save, is refused.
+ * It is lines of text, so that writing and merging need no memory that grows with the model: tensors are ordered by
+ * section and name, and merging takes the smallest of all ranks' next ones. The run's id, the checkpoint's name and the
+ * ranks are in the first line: a fragment of another run, or of another save, is refused.
  *
  *     fragment 1 RUN NAME RANK RANKS          file BYTES CRC32C NAME          end CRC32C (of all before the line)
  *     tensor DTYPE DIMS SIZES... SECTION NAME          piece FILE OFFSET BYTES CRC32C STARTS... SIZES...
@@ -14,9 +14,9 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/system/mapping.h"
 
-/* Whose fragment it is. */
+/* Identifies a fragment: run, checkpoint, rank. */
 typedef struct fragment_owner {
-    const char *run, *name; /* of the run, hexadecimal or ""; of the checkpoint, without spaces */
+    const char *run, *name; /* the run's id, hexadecimal or ""; the checkpoint's name, without spaces */
     int rank, ranks;
 } fragment_owner;
 
@@ -28,12 +28,12 @@ status fragment_put_tensor(direct *out, const char *section, dtype type, const r
 status fragment_put_piece(direct *out, int dims, const manifest_piece *piece);
 status fragment_put_end(direct *out);
 
-/* Of tensors in a fragment: by section, then by name. */
+/* Orders tensors in a fragment by section, then by name. */
 int fragment_order(const char *section, const char *name, const char *other_section, const char *other_name);
 
 /* ---- reading ---- */
 
-/* A tensor's line; its texts are not terminated. */
+/* A tensor's line; its strings are not terminated. */
 typedef struct fragment_entry {
     const char *section, *name;
     int section_length, name_length;
@@ -44,29 +44,28 @@ typedef struct fragment_entry {
 
 typedef struct fragment {
     mapping file;
-    const char *at, *end; /* the line that is next; the last one's beginning */
-    const char *path;     /* the caller's, for messages */
-    int first_file;       /* what its files count from in the manifest */
+    const char *at, *end; /* the next line; the beginning of the last one */
+    const char *path;     /* for messages; owned by the caller */
+    int first_file;       /* manifest index of its first file */
     bool has_next;
-    fragment_entry next; /* the tensor whose pieces are at hand */
+    fragment_entry next; /* the tensor to which the next pieces belong */
 } fragment;
 
-/* Checks the checksum, and that it is this owner's. */
+/* Checks the checksum and the owner. */
 status fragment_open(fragment *out, const char *path, const fragment_owner *owner);
-/* The same from memory that outlives it. */
+/* Opens a fragment in memory that outlives it. */
 status fragment_parse(fragment *out, const char *text, int64_t bytes, const char *path, const fragment_owner *owner);
 void fragment_close(fragment *f);
-/* The files come first: one after another into *out, whose name is the caller's FRAGMENT_NAME bytes; then *there is
- * false. */
+/* Reads the next file into *out, with its name in the caller's FRAGMENT_NAME bytes; *there is false after the last. */
 enum { FRAGMENT_NAME = 256 };
 status fragment_next_file(fragment *f, manifest_file *out, bool *there);
 
-/* Memory for the pieces of one tensor, which grows if need be; free(item) at the end. */
+/* A growing array for the pieces of one tensor; the caller frees `item`. */
 typedef struct fragment_pieces {
     manifest_piece *item;
     int capacity;
 } fragment_pieces;
 
-/* The files and tensors of all fragments as the body of a manifest, after its head. Every tensor must be covered once.
- * The fragments are read to their ends. */
+/* Writes the files and tensors of all fragments as the body of a manifest, after its head. Every tensor must be covered
+ * once. The fragments are read to their ends. */
 status fragment_merge(direct *out, fragment *all, int count, fragment_pieces *pieces, const char *where);

@@ -52,7 +52,7 @@ void manifest_free(manifest *m)
     free(m);
 }
 
-/* The next element of a growing array of `bytes` each, zeroed. */
+/* Appends a zeroed element to a growing array of elements of `bytes` each, and returns it. */
 static void *grow(void *array, int *count, int *capacity, unsigned long bytes)
 {
     char *base;
@@ -117,7 +117,7 @@ static int compare_start(const void *a, const void *b)
     return (x->part.start[0] > y->part.start[0]) - (x->part.start[0] < y->part.start[0]);
 }
 
-/* No two pieces overlap, and their volumes add up to the whole: then they cover it once. */
+/* Pieces cover the tensor once if no two overlap and their volumes add up to the whole. */
 status manifest_check_tensor(const manifest_tensor *t, const char *where)
 {
     int64_t volume = 0;
@@ -241,7 +241,7 @@ static status read_files(manifest *m, const json_t *files, const char *path)
     return STATUS_OK;
 }
 
-/* One piece, of a tensor whose own fields have been checked. */
+/* Reads one piece of a tensor that has been checked. */
 static bool get_piece(const manifest *m, manifest_piece *p, const json_t *entry, const manifest_tensor *of)
 {
     int64_t file, bytes = dtype_bytes(of->type), *start = p->part.start, *size = p->part.size;
@@ -256,7 +256,7 @@ static bool get_piece(const manifest *m, manifest_piece *p, const json_t *entry,
     for (int d = 0; d < of->dims; d++) {
         if (start[d] >= of->global[d] || size[d] > of->global[d] - start[d])
             return false;
-        bytes *= size[d]; /* no overflow: within the whole tensor, whose bytes have been computed */
+        bytes *= size[d]; /* cannot overflow: the piece lies within the tensor, which has a known size */
     }
     return p->bytes == bytes;
 }
@@ -347,7 +347,7 @@ status manifest_read(manifest **out, const char *path)
 
 /* ---- writing, in parts that need no memory of their own ---- */
 
-/* One value, which is taken. */
+/* Writes one value, and takes its reference. */
 static status put(direct *out, json_t *value)
 {
     AUTO_FREE char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));

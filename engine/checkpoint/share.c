@@ -49,7 +49,7 @@ static status add(share *out, const char *folder, const char *name)
     return STATUS_OK;
 }
 
-/* Every file of a fragment: its path within the two folders is `name`. */
+/* Receives each file of a fragment; `name` is its path within the two folders. */
 typedef status visitor(void *context, const manifest_file *file);
 
 static status visit(const char *folder, const fragment_owner *owner, visitor *each, void *context)
@@ -86,7 +86,7 @@ static char *seal_name(int rank)
     return must_format("seal-%05d", rank);
 }
 
-/* All but the seal, each by `visitor`, the fragment last. */
+/* Visits all files but the seal, the fragment last. */
 static status visit_all(const char *folder, const fragment_owner *owner, visitor *each, void *context)
 {
     AUTO_FREE char *path = checkpoint_fragment(folder, owner->rank);
@@ -102,7 +102,7 @@ status share_list(share *out, const char *folder, const fragment_owner *owner)
     *out = (share){0};
     TRY(visit_all(folder, owner, list_file, &(listing){out, folder}));
     TRY(add(out, folder, seal));
-    share_file last = out->file[out->count - 1]; /* the fragment stays the last */
+    share_file last = out->file[out->count - 1]; /* keeps the fragment last */
     out->file[out->count - 1] = out->file[out->count - 2];
     out->file[out->count - 2] = last;
     return STATUS_OK;
@@ -181,7 +181,7 @@ static status find_damaged(copying *c, const char *name)
     return status_fail(STATUS_FAILED, "%s/%s is damaged", c->folder, name);
 }
 
-/* The seal's lines, checked. */
+/* Reads the seal's lines, checked. */
 static status read_seal(copying *c, const fragment_owner *owner)
 {
     AUTO_FREE char *name = seal_name(owner->rank), *path = must_format("%s/%s", c->folder, name),
@@ -196,7 +196,7 @@ static status read_seal(copying *c, const fragment_owner *owner)
     return good && !strcmp(c->seal + body, end) ? STATUS_OK : find_damaged(c, name);
 }
 
-/* A file that the seal has. */
+/* Finds a file in the seal. */
 static status open_sealed(mapping *out, copying *c, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", c->folder, name);
@@ -213,7 +213,7 @@ static status open_sealed(mapping *out, copying *c, const char *name)
     return find_damaged(c, name);
 }
 
-/* `file` without has_crc32c: whatever it holds. */
+/* Copies a file; without has_crc32c, only the seal checks its content. */
 static status copy_file(void *context, const manifest_file *file)
 {
     copying *c = context;
@@ -232,7 +232,7 @@ static status copy_all(copying *c, const fragment_owner *owner)
     RELEASED_BY(mapping_close) mapping listed = {0};
     TRY(atomic_make_own_folder(c->to));
     TRY(read_seal(c, owner));
-    TRY(open_sealed(&listed, c, strrchr(path, '/') + 1)); /* it says which files there are: not believed before */
+    TRY(open_sealed(&listed, c, strrchr(path, '/') + 1)); /* it lists the files: checked before it is believed */
     TRY(visit_all(c->folder, owner, copy_file, c));
     return atomic_sync_folder(c->to);
 }

@@ -12,7 +12,7 @@
 
 typedef enum stage { FREE, READ, TAKEN, DONE } stage;
 
-/* Some documents: read, encoded, handed over. */
+/* A batch of documents: read, encoded, handed over. */
 typedef struct batch {
     stage stage;
     bool last;
@@ -24,7 +24,7 @@ typedef struct batch {
     int64_t text_bytes, malformed, bad;
     buffer rejects; /* a line for each bad record */
     status result;
-    char *message; /* of a failure: messages belong to the thread that failed */
+    char *message; /* of a failure; messages belong to the thread that failed, so this is a copy */
 } batch;
 
 typedef struct queue {
@@ -33,7 +33,7 @@ typedef struct queue {
     const corpus_settings *settings;
     batch *batches; /* [count], a ring */
     int count;
-    int64_t to_encode; /* number of the next batch to be encoded */
+    int64_t to_encode; /* index of the next batch to encode */
     worker worker;
 } queue;
 
@@ -44,7 +44,7 @@ static void fail_batch(batch *s, status code)
     s->message = must_strdup(status_message());
 }
 
-/* Wait until the batch is at the stage; false: stop. Called with the lock held. */
+/* Waits until the batch is at the stage; false: stop. The caller holds the lock. */
 static bool wait_for(queue *l, const batch *s, stage wanted)
 {
     while (s->stage != wanted && worker_wait(&l->worker))
@@ -112,7 +112,7 @@ static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch,
             s->bad++;
             if (!l->settings->reject)
                 return found;
-            /* The record holds no text, as documents_text() has said. */
+            /* The record has no text, as documents_text() says. */
             const char *why = status_message();
             buffer_append(&s->rejects, why, (int64_t)strlen(why));
             buffer_append(&s->rejects, "\n", 1);
@@ -140,12 +140,12 @@ static void encode_all(void *argument)
         batch *s = &l->batches[number % l->count];
         bool go_on = wait_for(l, s, READ);
         if (go_on)
-            s->stage = TAKEN; /* one round of the ring later another thread must not take it, too */
+            s->stage = TAKEN; /* keeps another thread from taking it one round of the ring later */
         worker_unlock(&l->worker);
         if (!go_on)
             break;
         status code = encode_batch(l, s, scratch, &text_scratch);
-        if (code != STATUS_OK) /* it comes before what may have failed in reading on */
+        if (code != STATUS_OK) /* reports this first: it precedes any failure of reading further */
             fail_batch(s, code);
         set_stage(l, s, DONE);
     }
@@ -175,7 +175,7 @@ static status hand_over(const batch *s, const corpus_settings *settings, corpus_
     return STATUS_OK;
 }
 
-/* Wait a tenth of a second at most; true when the batch is done. */
+/* Waits a tenth of a second at most; true when the batch is done. */
 static bool wait_a_little(queue *l, const batch *s)
 {
     WORKER_HELD(&l->worker);

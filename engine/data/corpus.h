@@ -12,28 +12,28 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "memory/status.h"
 
-/* Receives a line (with its end) for each bad record, which says where it is and why; in the documents' order. Called
- * by the caller's thread; a failure ends the whole. */
+/* Receives a line (with its end) that locates and explains each bad record, in the documents' order. Called by the
+ * caller's thread; a failure ends the whole. */
 typedef status corpus_reject(void *context, const char *lines, int64_t length);
 
 typedef struct corpus_settings {
-    int threads;           /* that encode; at least 1 */
-    int flags;             /* of tokenizer_encode */
-    bool end_of_document;  /* append the tokenizer's */
-    corpus_reject *reject; /* bad records are left out; NULL: the first one is a failure */
+    int threads;           /* threads that encode; at least 1 */
+    int flags;             /* flags of tokenizer_encode */
+    bool end_of_document;  /* appends the tokenizer's end of document */
+    corpus_reject *reject; /* leaves bad records out; NULL: the first one is a failure */
 } corpus_settings;
 
 typedef struct corpus_count {
     int64_t documents, bytes, tokens; /* bytes of text, unpacked and out of its JSON */
-    int64_t malformed;                /* documents in which U+FFFD replaces what is not UTF-8 */
-    int64_t bad;                      /* records that hold no text; without `reject` the one that is the failure */
+    int64_t malformed;                /* documents in which U+FFFD replaced malformed UTF-8 */
+    int64_t bad;                      /* records without text; without `reject`, the one that is the failure */
 } corpus_count;
 
 /* Receives each document; a failure ends the whole. Called by the caller's thread. */
 typedef status corpus_sink(void *context, const int32_t *ids, int64_t count);
-/* Called ten times a second or more with what was done so far; a failure ends the whole. May be NULL. */
+/* Receives the progress ten times a second or more; a failure ends the whole. May be NULL. */
 typedef status corpus_tick(void *context, const corpus_count *so_far);
 
-/* The first failure in the documents' order is the one reported; after one, the documents are stopped. */
+/* Reports the first failure in the documents' order, and stops the documents after it. */
 status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *settings, corpus_count *out,
                      corpus_sink *sink, corpus_tick *tick, void *context);

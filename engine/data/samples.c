@@ -15,10 +15,10 @@ typedef struct source {
     indexed *data;
     stored_set *set; /* NULL: its files are local */
     int64_t count;   /* samples */
-    int per_period;  /* of SAMPLES_PERIOD numbers */
+    int per_period;  /* samples per SAMPLES_PERIOD */
 } source;
 
-/* Runs of samples that are read soon, of data sets in a store: the first has been passed on up to sample `at`. */
+/* Expected runs of samples of data sets in a store; the first has been passed on up to sample `at`. */
 typedef struct ahead {
     struct {
         int64_t at, end;
@@ -35,15 +35,15 @@ struct samples {
     source *source;
     stored *remote; /* NULL: all files are local */
     ahead *ahead;
-    void (*told)(void *context, const char *words); /* of samples left out; NULL: none may be */
+    void (*told)(void *context, const char *words); /* hears of samples left out; NULL: none may be */
     void *told_context;
-    uint16_t slot_source[SAMPLES_PERIOD]; /* which data set number i of a period is of */
-    uint16_t slot_before[SAMPLES_PERIOD]; /* how many of that data set come before it in the period */
+    uint16_t slot_source[SAMPLES_PERIOD]; /* data set of number i of a period */
+    uint16_t slot_before[SAMPLES_PERIOD]; /* numbers of that data set earlier in the period */
 };
 
 /* ---- blending -------------------------------------------------------------------------------------------------- */
 
-/* Whole shares of SAMPLES_PERIOD in proportion to the weights; every data set gets at least one. */
+/* Rounds to whole shares of SAMPLES_PERIOD in proportion to the weights; every data set gets at least one. */
 static void share_out(samples *s, const config_sources *sources)
 {
     double total = 0;
@@ -183,7 +183,7 @@ bool samples_are_remote(const samples *s)
     return s->remote != NULL;
 }
 
-/* Of sample `index` among those of all slots: its data set, and its first token. */
+/* Finds the data set and the first token of sample `index` of all slots. */
 static const source *find_sample(int64_t *first, const samples *s, int64_t index)
 {
     int which;
@@ -198,7 +198,7 @@ static void drop_runs(ahead *a, int count)
     memmove(&a->run[0], &a->run[count], (size_t)a->count * sizeof a->run[0]);
 }
 
-/* Passes on what there is room for. */
+/* Passes on the expected samples for which the store has room. */
 static void pass_on(const samples *s)
 {
     ahead *a = s->ahead;
@@ -261,7 +261,7 @@ double samples_epoch(const samples *s, int64_t index)
     return most;
 }
 
-/* Positions restart, and attention stops, where a document begins. */
+/* Restarts positions, and stops attention, where a document begins. */
 static void mark_documents(const samples *s, const indexed *data, int32_t *positions, int32_t *document_start,
                            int64_t first)
 {
@@ -277,8 +277,8 @@ static void mark_documents(const samples *s, const indexed *data, int32_t *posit
     }
 }
 
-/* A token's target after the next, where the next one is of the same sample and document (document_start NULL: samples
- * are not divided into documents). */
+/* Sets a token's target after the next, where the next one is of the same sample and document (document_start NULL:
+ * samples are not divided into documents). */
 static void mark_second(int32_t *second, const int32_t *targets, const int32_t *document_start, int64_t sequence)
 {
     for (int64_t i = 0; i < sequence; i++) {
@@ -317,7 +317,7 @@ status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_
     int32_t *second = into[INPUT_second_targets];
     int64_t first;
     const source *from = find_sample(&first, s, index);
-    /* Sample `index` is read now: what comes before it, and was not passed on, is not needed any more. */
+    /* Sample `index` is read now, so drops earlier expected samples that were not passed on. */
     ahead *a = s->ahead;
     for (int i = 0; a && i < a->count; i++)
         if (index >= a->run[i].at && index < a->run[i].end) {

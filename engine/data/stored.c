@@ -34,7 +34,7 @@ status stored_look(bool *there, const char *prefix)
     return STATUS_OK;
 }
 
-/* Where data.cache says nothing, as the XDG base directories have it. */
+/* Returns the folder that the XDG base directories give, used if data.cache is not set. */
 static char *default_folder(void)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -92,7 +92,7 @@ status stored_indexed(indexed **out, stored_set **set, stored *r, const char *pr
     AUTO_FREE char *idx = must_format("%s.idx", prefix), *bin = must_format("%s.bin", prefix);
     TRY(blocks_whole(&made->idx, r->blocks, idx));
     TRY(blocks_find(&made->bin, r->blocks, bin, BLOCKS_BYTES));
-    /* Samples of random order from more data than the cache has room for: most of a block would go unread. */
+    /* Small blocks for random samples of a data set larger than the cache: most of a large block would go unread. */
     if (scattered && blocks_bytes(made->bin) > r->bytes)
         TRY(blocks_find(&made->bin, r->blocks, bin, BLOCKS_SMALL));
     const indexed_source source = {

@@ -16,7 +16,7 @@
 
 /* --- common parts ------------------------------------------------------------------------------------------------- */
 
-/* What that file calls a special token: a JSON string, the caller's; null for the id -1. */
+/* Returns the file's name of a special token as a JSON string, which the caller owns; null for the id -1. */
 static json_t *tokenizer_json_name(const tokenizer *t, int32_t id)
 {
     int64_t length;
@@ -39,7 +39,7 @@ static json_t *replace(const char *kind, const char *pattern, const char *conten
     return json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", kind, pattern, "content", content);
 }
 
-/* `name` in front of every text; NULL: nothing is. */
+/* Makes the post-processor that puts `name` in front of every text; NULL: none. */
 static json_t *frame(const char *name, int32_t id)
 {
     if (!name)
@@ -53,7 +53,7 @@ static json_t *frame(const char *name, int32_t id)
                      "ids", id, "tokens", name);
 }
 
-/* Takes the references of what it is given. */
+/* Appends the file, and takes its arguments' references. */
 static void append_file(buffer *out, json_t *added, json_t *normalizer, json_t *pre_tokenizer, json_t *post_processor,
                         json_t *decoder, json_t *model)
 {
@@ -113,7 +113,7 @@ static json_t *base64(const buffer *bytes)
     return json_string(text);
 }
 
-/* The model's own treatment of a text: its character map, spaces that are too many, the one in front, the mark. */
+/* Makes the model's own normalizer: its character map, surplus spaces removed, the one in front, the mark. */
 static json_t *normalizer_of(const sentencepiece_model *m)
 {
     json_t *steps = json_array();
@@ -127,7 +127,7 @@ static json_t *normalizer_of(const sentencepiece_model *m)
     if (m->dummy_prefix)
         json_array_append_new(steps, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", MARK));
     json_array_append_new(steps, replace("String", " ", MARK));
-    if (m->remove_extra) /* at the end, marks that the text itself has go with the spaces */
+    if (m->remove_extra) /* also removes marks of the text itself at its end */
         json_array_append_new(steps, replace("Regex", "(?:" MARK ")+\\z", ""));
     return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
 }
@@ -153,7 +153,7 @@ static json_t *control_pieces(const tokenizer *t, const sentencepiece_model *m)
     return list;
 }
 
-/* Whether every character of the name is a normal piece. */
+/* Checks whether every character of the name is a normal piece. */
 static bool is_spelled(const sentencepiece_model *m, const json_t *ids, const char *name, const char **missing)
 {
     for (const char *at = name; *at;) {
@@ -170,7 +170,7 @@ static bool is_spelled(const sentencepiece_model *m, const json_t *ids, const ch
     return true;
 }
 
-/* Without a piece for each of its characters no merge makes a piece, and an unknown character's score counts. */
+/* Requires a piece for each character of a piece: without them no merge makes it, and an unknown score counts. */
 static status check_characters(const sentencepiece_model *m, const json_t *ids)
 {
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
@@ -198,10 +198,9 @@ static void append_quoted(buffer *out, const char *text, int64_t length)
     }
 }
 
-/* `tokenizers` looks for all pieces in a text, the library for normal ones only. So that names of control and byte
- * pieces are spelled, they have a score below that of any path through their characters. Where one of these is no piece
- * and has the still lower score of what is unknown, the text is cut at that character, which no piece reaches
- * across. */
+/* `tokenizers` looks for all pieces in a text, the library for normal ones only. Names of control and byte pieces get a
+ * score below that of any path through their characters, so that they are spelled. If one of these characters is
+ * unknown, with a still lower score, the text is cut at it, and no piece reaches across. */
 static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
 {
     RELEASED_BY(buffer_free) buffer regex = {0};
@@ -229,8 +228,8 @@ static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
                      json_stringn(regex.bytes, (size_t)regex.length), "behavior", "Isolated", "invert", 0);
 }
 
-/* Every piece with its score. `tokenizers` takes the score of an unknown character from the lowest of all; that moves
- * all paths alike, for the characters of normal pieces are pieces themselves. */
+/* Lists every piece with its score. `tokenizers` takes the score of an unknown character from the lowest of all; that
+ * moves all paths alike, for the characters of normal pieces are pieces themselves. */
 static status unigram_of(json_t **model, json_t **pre_tokenizer, const sentencepiece_model *m, int32_t unknown)
 {
     json_t *vocab = json_array();
@@ -257,7 +256,7 @@ typedef struct merge {
     int left; /* bytes of its name on the left side */
 } merge;
 
-/* The highest score first; of one piece's merges the one whose left side is longest. */
+/* Orders by score, highest first, and the merges of one piece by the longest left side. */
 static int by_rank(const void *a, const void *b)
 {
     const merge *x = a, *y = b;
@@ -357,12 +356,12 @@ bool tokenizer_json_splits_names(const tokenizer *t)
 
 #define CONFIG "tokenizer_config.json"
 
-/* The class that takes tokenizer.json as it is, in transformers 4 and 5. */
+/* The class that takes tokenizer.json unchanged, in transformers 4 and 5. */
 #define PLAIN_CLASS "PreTrainedTokenizerFast"
 
-/* For Qwen2 transformers 5 builds a tokenizer of its own around the file's vocabulary, whatever tokenizer_class says,
- * unless the folder names a class by auto_map; that one it takes only if the caller trusts remote code, so it must be
- * there as well. */
+/* The class that the folder names by auto_map: for Qwen2, transformers 5 else builds a tokenizer of its own around the
+ * file's vocabulary, whatever tokenizer_class says. It takes this class only if the caller trusts remote code, which
+ * the folder must hold. */
 #define MODULE "tokenization_phalanx"
 static const char module_text[] = "from transformers import PreTrainedTokenizerFast\n"
                                   "\n"
@@ -390,8 +389,8 @@ static status put_json(const char *folder, const char *name, const json_t *value
     return put(folder, name, text, (int64_t)strlen(text));
 }
 
-/* A JSON object of the folder; an empty one when there is none, or none that can be read: other programs' files are not
- * ours to judge. */
+/* Reads a JSON object of the folder; an empty one if it is missing or unreadable: other programs' files are not ours to
+ * check. */
 static json_t *read_json(const char *folder, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
@@ -406,7 +405,7 @@ static json_t *read_json(const char *folder, const char *name)
     return json_object();
 }
 
-/* Names of the special tokens, of those that there are. */
+/* Sets the names of the special tokens that exist. */
 static void set_names(json_t *into, const tokenizer *t)
 {
     const struct {
@@ -439,7 +438,7 @@ static bool builds_its_own(const json_t *config)
     return false;
 }
 
-/* `made`: tokenizer.json was written here, and the class that the model came with would make something else of it. */
+/* `made`: tokenizer.json was written here, and the model's original class would read it differently. */
 static status write_config(const tokenizer *t, const char *folder, const model_shape *shape, bool made)
 {
     json_auto_t *config = read_json(folder, CONFIG);
@@ -450,7 +449,7 @@ static status write_config(const tokenizer *t, const char *folder, const model_s
         json_object_set_new(config, "clean_up_tokenization_spaces", json_false());
         if (!json_object_get(config, "model_max_length"))
             json_object_set_new(config, "model_max_length", json_integer(shape->max_sequence));
-        if (tokenizer_json_splits_names(t) && !chat) /* a chat template is made of such names */
+        if (tokenizer_json_splits_names(t) && !chat) /* a chat template consists of such names */
             json_object_set_new(config, "split_special_tokens", json_true());
         set_names(config, t);
     } else if (builds_its_own(config)) {

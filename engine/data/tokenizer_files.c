@@ -10,7 +10,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for
+/* Maps x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for
  * others */
 static char *config_beside(const char *path)
 {
@@ -24,7 +24,7 @@ static char *config_beside(const char *path)
 /* A file of this machine, or an object of a store. */
 typedef struct content {
     mapping map;
-    char *memory; /* of an object */
+    char *memory; /* the object's bytes */
     const char *data;
     int64_t bytes;
 } content;
@@ -56,7 +56,7 @@ static void free_content(content *c)
     free(c->memory);
 }
 
-/* What cannot be told counts as not there. */
+/* Checks for a file; one that cannot be looked at counts as missing. */
 static bool is_there(const char *path)
 {
     AUTO(object_store) *store = NULL;
@@ -84,7 +84,7 @@ static status open_file(tokenizer **out, const char *path)
     return s;
 }
 
-/* Of a folder: it ends in a slash where it is a store's. */
+/* Returns the stem of a folder, which ends in a slash if it is a store's. */
 static char *stem_of_folder(const char *folder)
 {
     return must_format("%s%s", folder, *folder && folder[strlen(folder) - 1] == '/' ? "" : "/");
@@ -103,7 +103,7 @@ static bool is_folder(const char *spec)
     return stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
 }
 
-/* The first file of STEMtokenizer.SUFFIX that is there, the caller's; NULL: none is. */
+/* Finds the first existing STEMtokenizer.SUFFIX, which the caller frees; NULL: none. */
 static char *find(const char *stem)
 {
     for (int i = 0; tokenizer_suffixes[i]; i++) {
@@ -115,9 +115,8 @@ static char *find(const char *stem)
     return NULL;
 }
 
-/* Where there is a tokenizer.json as well, as in the folders of Gemma and Phi-3, that is what AutoTokenizer reads: it
- * knows tokens that the model lacks. One that is not for reading here, or that an export wrote to mean the model, is
- * passed over. */
+/* Opens a tokenizer.json beside the model, as in the folders of Gemma and Phi-3: AutoTokenizer reads it, and it has
+ * tokens that the model lacks. Skips one that cannot be read here, or that an export made from the model. */
 static bool open_json_beside(tokenizer **out, const char *stem, const char *found)
 {
     AUTO_FREE char *path = must_format("%stokenizer.json", stem);
@@ -136,7 +135,7 @@ static status open_first(tokenizer **out, const char *stem)
     AUTO_FREE char *path = find(stem);
     if (!path && !object_is_url(stem))
         return status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
-    if (!path) /* a store was asked in vain: the failure says whether it answers */
+    if (!path) /* a store had none: the failure says whether it answers */
         path = must_format("%stokenizer.json", stem);
     else if (open_json_beside(out, stem, path))
         return STATUS_OK;

@@ -7,8 +7,8 @@
  *     facts_close(&f, '}');                                               {"ranks": 4,
  *                                                                          "seconds": 0.25}
  *
- * White space before a key stands in the output, in the place of the space behind a comma; a key without a name is an
- * element of a list. Numbers have the digits that tell doubles apart, unless `digits` says how many.
+ * White space before a key replaces the space after a comma; a key without a name is an element of a list. Numbers have
+ * the digits that tell doubles apart, unless `digits` says how many.
  */
 #pragma once
 
@@ -19,8 +19,8 @@
 
 typedef struct fact_writer {
     FILE *out;
-    int digits; /* of numbers; 0: 17 */
-    bool more;  /* a comma comes before the next member */
+    int digits; /* significant digits of numbers; 0: 17 */
+    bool more;  /* writes a comma before the next member */
 } fact_writer;
 
 typedef struct fact {
@@ -30,7 +30,7 @@ typedef struct fact {
         int64_t integer;
         double real;
         const char *text;
-        const json_t *json; /* the caller's; NULL: null */
+        const json_t *json; /* owned by the caller; NULL: null */
     } value;
 } fact;
 
@@ -58,7 +58,7 @@ static inline fact fact_bool(const char *key, bool value)
              : fact_json)(key, value)
 #define FACTS_LIST_(...) (const fact[]){__VA_ARGS__}, sizeof((const fact[]){__VA_ARGS__}) / sizeof(fact)
 #define FACTS(to, ...)   facts_write(to, FACTS_LIST_(__VA_ARGS__))
-/* A member that is an object of these. */
+/* Writes a member that is an object of these. */
 #define FACTS_OBJECT(to, key, ...)                                                                                     \
     do {                                                                                                               \
         facts_open(to, key, '{');                                                                                      \
@@ -67,6 +67,6 @@ static inline fact fact_bool(const char *key, bool value)
     } while (0)
 
 void facts_write(fact_writer *f, const fact *list, size_t count);
-/* `bracket` is { or [, and } or ]. */
+/* Open and close a list or object; `bracket` is { or [, and } or ]. */
 void facts_open(fact_writer *f, const char *key, char bracket);
 void facts_close(fact_writer *f, char bracket);

@@ -13,13 +13,13 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian, and so is this code");
 
 #define HEADER_BYTES 34
-#define UINT16_VOCAB 65500 /* below: u16 */
+#define UINT16_VOCAB 65500 /* smaller vocabularies: u16 */
 
 static const char magic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0};
 
 enum { CODE_INT32 = 4, CODE_UINT16 = 8, CODES = 9 };
 
-/* By the type code of the header. */
+/* Types by the header's type code. */
 static const dtype types[CODES] = {
     [1] = DTYPE_UINT8, [2] = DTYPE_INT8, [3] = DTYPE_INT16, [CODE_INT32] = DTYPE_INT32,
     [5] = DTYPE_INT64, [6] = DTYPE_FP64, [7] = DTYPE_FP32,  [CODE_UINT16] = DTYPE_UINT16};
@@ -114,7 +114,7 @@ static status write_index(const indexed_writer *w, atomic_file *idx)
     return STATUS_OK;
 }
 
-/* An old index goes first and the new one comes last, so that an index never belongs to another data set's tokens. */
+/* Removes an old index first and writes the new one last: an index never belongs to another data set's tokens. */
 status indexed_writer_close(indexed_writer *w)
 {
     atomic_file *idx = NULL;
@@ -144,11 +144,11 @@ status indexed_writer_close(indexed_writer *w)
 struct indexed {
     char *bin_path, *idx_path;
     mapping bin, idx;
-    bool mapped;           /* by indexed_open; else their bytes are the caller's */
-    indexed_source source; /* of .bin; read NULL: `bin` has them */
+    bool mapped;           /* mapped by indexed_open; else the bytes are the caller's */
+    indexed_source source; /* source of .bin; read NULL: `bin` has the bytes */
     dtype type;
     int64_t sequences, documents, tokens;
-    const uint8_t *lengths, *offsets, *boundaries; /* in the mapped index, not aligned */
+    const uint8_t *lengths, *offsets, *boundaries; /* in the mapped index, unaligned */
     int64_t *starts; /* [sequences + 1] first token of each; NULL if the sequences lie end to end, where offsets tell */
 };
 
@@ -213,7 +213,7 @@ static status check_boundaries(const indexed *x)
     return STATUS_OK;
 }
 
-/* Every sequence within .bin and in order. */
+/* Checks that every sequence is within .bin and in order. */
 static status check_sequences(indexed *x, bool *end_to_end)
 {
     int64_t size = dtype_bytes(x->type), previous = 0;
@@ -281,7 +281,7 @@ status indexed_open(indexed **out, const char *prefix)
     TRY(mapping_open(&idx, idx_path));
     TRY(mapping_open(&bin, bin_path));
     TRY(indexed_parse(out, idx.data, idx.bytes, bin.data, bin.bytes, prefix));
-    (*out)->mapped = true; /* they are its own now */
+    (*out)->mapped = true; /* it owns them now */
     mapping_forget(&idx, 0, idx.bytes);
     idx = bin = (mapping){0};
     return STATUS_OK;
@@ -330,7 +330,7 @@ int64_t indexed_document_start(const indexed *x, int64_t document)
     return sequence_start(x, load64(x->boundaries, document));
 }
 
-/* The last of `count` + 1 rising starts that is not above `token`: empty ones before it share its start. */
+/* Finds the last of `count` + 1 rising starts that is not above `token`: empty ones before it share its start. */
 static int64_t search(const indexed *x, int64_t count, int64_t token, int64_t (*start)(const indexed *, int64_t))
 {
     int64_t low = 0, high = count; /* start(low) <= token < start(high) */
@@ -350,7 +350,7 @@ int64_t indexed_document_of(const indexed *x, int64_t token)
     return search(x, x->documents, token, indexed_document_start);
 }
 
-/* Ids to int32; what int32 cannot hold is clamped, so that it stays outside of any vocabulary. */
+/* Converts ids to int32, clamped, so that ids beyond int32 stay outside of any vocabulary. */
 static void convert_ids(int32_t *out, const uint8_t *from, dtype type, int64_t count)
 {
     if (type != DTYPE_UINT16) {
@@ -364,7 +364,7 @@ static void convert_ids(int32_t *out, const uint8_t *from, dtype type, int64_t c
     }
 }
 
-/* Ids of a .bin that is not mapped, some at a time. */
+/* Reads ids of a .bin that is not mapped, block by block. */
 static status read_source(const indexed *x, int32_t *out, int64_t offset, int64_t count)
 {
     enum { PIECE = 16 << 10 };
@@ -415,7 +415,7 @@ status indexed_read(const indexed *x, int32_t *out, int64_t first, int64_t count
     return STATUS_OK;
 }
 
-/* The byte at which a token lies. */
+/* Returns the byte offset of a token. */
 static int64_t byte_of(const indexed *x, int64_t token)
 {
     int64_t size = dtype_bytes(x->type);
@@ -435,8 +435,8 @@ void indexed_place(const indexed *x, int64_t *offset, int64_t *bytes, int64_t fi
 
 /* ---- identity ---- */
 
-/* The checksum of a file's ends, and of pages between them at equal distances: enough to tell two files apart, and read
- * in a moment whatever their size. */
+/* Computes the checksum of a file's ends, and of pages between them at equal distances: it tells files apart, and is
+ * fast for any size. */
 static uint32_t sampled_checksum(const mapping *file, bool mapped)
 {
     enum { END = 64 << 10, PAGE = 4096, PAGES = 64 };

@@ -13,16 +13,15 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { MOST_LINKS = 40 }; /* as the kernel follows */
+enum { MOST_LINKS = 40 }; /* the kernel's own limit */
 
-/* The name of the file that a chain of links ends at, also where nothing has that name yet. NULL with errno: it cannot
- * be told. */
+/* Follows a chain of links to the name of its file, which need not exist yet. NULL with errno: it is unknown. */
 static char *follow_links(const char *path)
 {
     char *name = must_strdup(path), target[PATH_MAX];
     for (int i = 0; i < MOST_LINKS; i++) {
         ssize_t n = readlink(name, target, sizeof target - 1);
-        if (n < 0 && (errno == EINVAL || errno == ENOENT)) /* no link, or nothing */
+        if (n < 0 && (errno == EINVAL || errno == ENOENT)) /* not a link, or missing */
             return name;
         if (n < 0)
             break;
@@ -48,7 +47,7 @@ static status write_all(int file, const char *path, const char *data, int64_t by
     return atomic_write_all(file, data, bytes, -1) == bytes ? STATUS_OK : fail_at(path);
 }
 
-/* Is there something that a rename would destroy? */
+/* Checks for a device or pipe, which a rename would destroy. */
 static status look_for_special(bool *special, const char *path)
 {
     struct stat info;

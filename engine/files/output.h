@@ -1,7 +1,7 @@
 /* Files that a user names (--output, --write, --svg), as opposed to those of a folder that phalanx keeps.
  *
- * A regular file, or a name that nothing has yet, is written whole or not at all (atomic.h). A link stays: the file
- * that it names is written. A device or a pipe stays, too, and takes the bytes as they come; `-` is standard output.
+ * A regular or new file is written whole or not at all (atomic.h). A link stays: the file that it names is written. A
+ * device or a pipe stays, too, and takes the bytes as they come; `-` is standard output.
  */
 #pragma once
 
@@ -10,9 +10,9 @@
 
 #include "memory/status.h"
 
-/* STATUS_FAILED: it cannot be written; the message names it and says why. */
+/* Writes a file. STATUS_FAILED: it cannot be written; the message names it and says why. */
 status output_write(const char *path, const void *data, int64_t bytes);
-/* Whether output_write() could begin now, for commands that compute for minutes before. Changes nothing. */
+/* Checks whether output_write() could begin now, for commands that first compute for minutes. Changes no file. */
 status output_check(const char *path);
-/* Writes what draw(out, what) prints. */
+/* Writes the output of draw(out, what). */
 status output_print(const char *path, void (*draw)(FILE *out, const void *what), const void *what);

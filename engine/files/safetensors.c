@@ -10,7 +10,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-#define HEADER_LIMIT 100000000 /* the reference reader's own */
+#define HEADER_LIMIT 100000000 /* the reference reader's limit */
 
 /* The format's names, and the rank of each type in the reference writer's order of tensors. */
 static const struct {
@@ -38,7 +38,7 @@ static bool find_type(dtype *type, const char *name)
 
 struct safetensors {
     char *path;
-    mapping file; /* all zero if the bytes are the caller's */
+    mapping file; /* all zero if the caller owns the bytes */
     const uint8_t *data;
     int64_t bytes, data_start;
     json_t *header; /* owns the names */
@@ -46,7 +46,7 @@ struct safetensors {
     safetensors_tensor *tensors; /* [count] by offset */
 };
 
-/* One entry of the header; `end` of the data section bounds its offsets. */
+/* Reads one entry of the header; `end` of the data section bounds its offsets. */
 static status read_entry(const safetensors *s, safetensors_tensor *t, const char *name, const json_t *entry)
 {
     int64_t room = s->bytes - s->data_start;
@@ -98,11 +98,11 @@ static int compare_offset(const void *a, const void *b)
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
     if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? -1 : 1; /* empty ones before the one that begins at the same place */
+        return x->bytes < y->bytes ? -1 : 1; /* sorts empty ones before the one that begins at the same place */
     return strcmp(x->name, y->name);
 }
 
-/* Laid end to end from the first byte to the last: nothing overlaps, nothing is hidden between. */
+/* Checks that tensors lie end to end from the first byte to the last, without overlaps or hidden gaps. */
 static status check_layout(const safetensors *s)
 {
     int64_t next = s->data_start;
@@ -232,7 +232,7 @@ static int64_t tensor_bytes(const safetensors_tensor *t)
     return bytes;
 }
 
-/* The header as text, and the offsets counted from the end of it. */
+/* Makes the header as text, and counts the offsets from its end. */
 static char *make_header(safetensors_layout *w, const safetensors_tensor *tensors, const json_t *metadata)
 {
     json_auto_t *header = json_object();

@@ -22,32 +22,32 @@ typedef struct safetensors_tensor {
     dtype type;
     int dims;
     int64_t shape[SAFETENSORS_DIMS];
-    int64_t offset, bytes; /* in the file; filled by reader and writer */
+    int64_t offset, bytes; /* range in the file; filled by reader and writer */
 } safetensors_tensor;
 
 typedef struct safetensors safetensors;
 
 status safetensors_open(safetensors **out, const char *path);
-/* The same from memory that outlives the result; `path` is for messages. */
+/* Opens a file in memory that outlives the result; `path` is for messages. */
 status safetensors_parse(safetensors **out, const void *data, int64_t bytes, const char *path);
 void safetensors_close(safetensors *s);
 AUTO_CLOSES(safetensors, safetensors_close)
 int safetensors_count(const safetensors *s);
-/* Tensors in the order of their data. */
+/* Returns tensors in the order of their data. */
 const safetensors_tensor *safetensors_at(const safetensors *s, int i);
-/* Of any alignment, if another program wrote the file. */
+/* Returns the data, possibly unaligned if another program wrote the file. */
 const void *safetensors_data(const safetensors *s, const safetensors_tensor *tensor);
-/* The object of the key __metadata__, or NULL. */
+/* Returns the object of the key __metadata__, or NULL. */
 const json_t *safetensors_metadata(const safetensors *s);
 
-/* Where everything lies in a file: made from a declaration of its tensors (name, type, dims, shape; names differ).
- * order[k] is the index, in the declaration, of the k-th tensor of the file: larger elements first, then by name, as
- * the format's reference writer does, so that every tensor is aligned. */
+/* A file's layout, made from a declaration of its tensors (name, type, dims, shape; names differ). order[k] is the
+ * index, in the declaration, of the k-th tensor of the file: larger elements first, then by name, as the format's
+ * reference writer does, so that every tensor is aligned. */
 typedef struct safetensors_layout {
     int count;
     int *order;
-    int64_t *offsets; /* [count] in the file, by index of the declaration */
-    int64_t end;      /* of the file */
+    int64_t *offsets; /* [count] offsets in the file, by index of the declaration */
+    int64_t end;      /* length of the file */
     char *header;     /* its first bytes */
     int64_t header_bytes;
 } safetensors_layout;
@@ -59,17 +59,17 @@ void safetensors_layout_free(safetensors_layout *w);
 
 typedef struct safetensors_writer safetensors_writer;
 
-/* Write the header; the data then follows in the order of the layout. */
+/* Writes the header; the data then follows in the order of the layout. */
 status safetensors_writer_open(safetensors_writer **out, const char *path, const safetensors_tensor *tensors, int count,
                                const json_t *metadata);
 const int *safetensors_writer_order(const safetensors_writer *w);
 int64_t safetensors_writer_offset(const safetensors_writer *w, int index);
 int64_t safetensors_writer_bytes(const safetensors_writer *w);
-/* The checksum of what has been written so far, header included. */
+/* Returns the checksum of the bytes written so far, header included. */
 uint32_t safetensors_writer_crc32c(const safetensors_writer *w);
-/* The next bytes, row-major; a piece may end anywhere. */
+/* Writes the next bytes, row-major; a piece may end anywhere. */
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes);
-/* All declared bytes have been written. Frees `w`, also on failure. */
+/* Ends the file; all declared bytes must have been written. Frees `w`, also on failure. */
 status safetensors_writer_close(safetensors_writer *w);
 void safetensors_writer_abandon(safetensors_writer *w);
 AUTO_CLOSES(safetensors_writer, safetensors_writer_abandon)

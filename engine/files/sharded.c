@@ -17,7 +17,7 @@ struct sharded {
     sharded_tensor *tensors; /* [count] by name */
 };
 
-/* Neither file is there: say what is. */
+/* Neither file is there: the message names the weights that are. */
 static status nothing_to_open(const char *folder)
 {
     AUTO(DIR) *entries = opendir(folder);
@@ -26,7 +26,7 @@ static status nothing_to_open(const char *folder)
     char pickle[256] = "", other[256] = "";
     for (struct dirent *entry; (entry = readdir(entries));) {
         const char *name = entry->d_name;
-        bool shown = !log_has_control(name); /* names go into a message of one line */
+        bool shown = !log_has_control(name); /* a name goes into a message of one line */
         bool pickled = reading_ends_in(name, ".bin") || reading_ends_in(name, ".pt") || reading_ends_in(name, ".pth");
         if (shown && pickled && (!*pickle || strcmp(name, pickle) < 0))
             strcpy(pickle, name);
@@ -53,7 +53,7 @@ static int compare_tensor(const void *a, const void *b)
     return strcmp(((const sharded_tensor *)a)->tensor->name, ((const sharded_tensor *)b)->tensor->name);
 }
 
-/* Take the tensors of all files, ordered by name. */
+/* Takes the tensors of all files, ordered by name. */
 static void collect(sharded *s)
 {
     for (int f = 0; f < s->files; f++)
@@ -65,7 +65,7 @@ static void collect(sharded *s)
     qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, compare_tensor);
 }
 
-/* Open each file that the map names, once; `opened` gets its number by name. */
+/* Opens each file that the map names, once; `opened` gets its number by name. */
 static status open_files(sharded *s, json_t *opened, const json_t *map, const char *folder, const char *path)
 {
     s->file = must_calloc(json_object_size(map), sizeof(safetensors *));
@@ -84,7 +84,7 @@ static status open_files(sharded *s, json_t *opened, const json_t *map, const ch
     return STATUS_OK;
 }
 
-/* What the index says and what the files hold are the same. */
+/* Checks that the index and the files agree. */
 static status check_map(const sharded *s, const json_t *opened, const json_t *map, const char *path)
 {
     for (int i = 0; i < s->count; i++) {
@@ -182,7 +182,7 @@ const void *sharded_data(const sharded_tensor *t)
     return safetensors_data(t->file, t->tensor);
 }
 
-/* The file that the tensor lies in, from the end of its last tensor. */
+/* Returns the tensor's file, up to the end of its last tensor. */
 static mapping file_of(const sharded_tensor *t)
 {
     const safetensors_tensor *last = safetensors_at(t->file, safetensors_count(t->file) - 1);

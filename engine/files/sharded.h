@@ -13,7 +13,7 @@
 
 typedef struct sharded sharded;
 
-/* Every name of the index is in the file that it says, no file has a tensor that the index does not put there. */
+/* Checks that each file has exactly the tensors that the index puts there. */
 status sharded_open(sharded **out, const char *folder);
 void sharded_close(sharded *s);
 AUTO_CLOSES(sharded, sharded_close)
@@ -23,17 +23,17 @@ typedef struct sharded_tensor {
     const safetensors *file;
 } sharded_tensor;
 
-/* How many safetensors files it has. */
+/* Returns the number of safetensors files. */
 int sharded_files(const sharded *s);
 int sharded_count(const sharded *s);
-/* In the order of names. */
+/* Returns tensors in the order of names. */
 const sharded_tensor *sharded_at(const sharded *s, int i);
-/* The i at which a tensor of it is. */
+/* Returns the tensor's index for sharded_at. */
 int sharded_number(const sharded *s, const sharded_tensor *t);
-/* NULL if there is none */
+/* Returns NULL if there is none. */
 const sharded_tensor *sharded_find(const sharded *s, const char *name);
 const void *sharded_data(const sharded_tensor *t);
-/* Some bytes from `offset` of a tensor on are read next, perhaps beyond its end (mapping_expect). */
+/* Announces that bytes from `offset` of a tensor are read next, perhaps beyond its end (mapping_expect). */
 void sharded_expect(const sharded_tensor *t, int64_t offset, int64_t bytes);
-/* Let the pages of some bytes of a tensor go (mapping_forget). */
+/* Releases the pages of some bytes of a tensor (mapping_forget). */
 void sharded_forget(const sharded_tensor *t, int64_t offset, int64_t bytes);

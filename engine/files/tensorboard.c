@@ -68,14 +68,14 @@ static void put_double(message *m, int field, double value)
 
 /* ---- records ---- */
 
-/* Rotated and shifted, so that a checksum of data that holds a checksum is no fixed point. */
+/* Rotates and shifts a checksum, so that a checksum of data that holds a checksum is no fixed point. */
 static uint32_t masked(const void *data, int64_t bytes)
 {
     uint32_t crc = crc32c(0, data, bytes);
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* In one write, so that a reader sees whole records; frees the event. */
+/* Writes a record at once, so that a reader sees whole records; frees the event. */
 static status put_record(tensorboard *t, message *event)
 {
     message record = {0};
@@ -98,8 +98,8 @@ static status put_record(tensorboard *t, message *event)
 
 #define PREFIX "events.out.tfevents."
 
-/* The name of the newest event file, the caller's; NULL if there is none. They begin with the time at which they were
- * made. */
+/* Finds the name of the newest event file, which the caller frees; NULL if there is none. They begin with the time at
+ * which they were made. */
 static status newest_file(char **out, const char *folder)
 {
     reading_names all;
@@ -113,7 +113,7 @@ static status newest_file(char **out, const char *folder)
     return s;
 }
 
-/* Has a record's length at this place the checksum that follows it? */
+/* Checks whether a record's length at this offset has its checksum after it. */
 static bool is_length(const mapping *file, int64_t at, uint64_t *length)
 {
     uint32_t crc;
@@ -124,7 +124,7 @@ static bool is_length(const mapping *file, int64_t at, uint64_t *length)
     return crc == masked(length, sizeof *length);
 }
 
-/* Bytes of the whole records that a file begins with. */
+/* Counts the bytes of whole records at the file's beginning. */
 static int64_t whole_records(const mapping *file)
 {
     int64_t at = 0;
@@ -138,8 +138,7 @@ static int64_t whole_records(const mapping *file)
     return at;
 }
 
-/* What follows the whole records: the beginning of one that was cut short, or records after a damaged one, which are
- * not to be lost? */
+/* True if records that must be kept follow a damaged one; false if the file just ends in a torn record. */
 static bool has_records_after(const mapping *file, int64_t whole)
 {
     uint64_t length;
@@ -149,7 +148,7 @@ static bool has_records_after(const mapping *file, int64_t whole)
     return false;
 }
 
-/* t->descriptor stays -1 if there is no file to go on with, and a new one is to be made. */
+/* Resumes the newest file; t->descriptor stays -1 if there is none, and a new one is to be made. */
 static status go_on(tensorboard *t, const char *folder)
 {
     mapping file;
@@ -187,7 +186,7 @@ static status begin(tensorboard *t, const char *folder, double wall_time)
     return put_record(t, &event);
 }
 
-/* A session starts at this step: readers drop what a run did before it was set back. */
+/* Starts a session at this step: readers drop later steps of a run that was set back. */
 static status start_session(tensorboard *t, int64_t first_step, double wall_time)
 {
     enum { START = 1 };

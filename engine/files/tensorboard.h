@@ -22,11 +22,11 @@ typedef struct tensorboard_value {
     double value;    /* written as fp32, all that the format has */
 } tensorboard_value;
 
-/* Go on with the newest event file in `folder`, whose torn end is cut off, or make one,
- * events.out.tfevents.SECONDS.HOST.PROCESS (and the folder if need be). Readers then forget what the file has of
- * `first_step`, the next to be written, and later ones. wall_time: seconds since 1970 */
+/* Resumes the newest event file in `folder`, and cuts off its torn end, or makes one,
+ * events.out.tfevents.SECONDS.HOST.PROCESS (and the folder if need be). Readers then drop the file's steps from
+ * `first_step`, the next to be written, on. wall_time: seconds since 1970 */
 status tensorboard_open(tensorboard **out, const char *folder, int64_t first_step, double wall_time);
-/* One event. */
+/* Writes one event. */
 status tensorboard_write(tensorboard *t, const tensorboard_value *values, int count, int64_t step, double wall_time);
 /* NULL is accepted. */
 void tensorboard_close(tensorboard *t);

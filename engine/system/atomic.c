@@ -30,7 +30,7 @@ static status failed(const char *what, const char *path)
                        errno == ENOSPC || errno == EDQUOT ? " (free some, then try again)" : "");
 }
 
-/* false with errno: nobody can tell, however often it is asked. */
+/* Looks for a file; false with errno: a retry cannot help. */
 static bool look(bool *there, const char *path)
 {
     *there = RETRY(path, access(path, F_OK)) == 0;
@@ -121,7 +121,7 @@ static status flush(atomic_file *f)
 status atomic_write(atomic_file *f, const void *data, int64_t bytes)
 {
     if (f->used + bytes > BUFFER_BYTES)
-        TRY(flush(f)); /* what is large goes past the buffer */
+        TRY(flush(f)); /* writes large data past the buffer */
     if (bytes >= BUFFER_BYTES)
         return put(f, data, bytes);
     if (!f->buffer)
@@ -170,7 +170,7 @@ status atomic_commit(atomic_file *f)
     return s;
 }
 
-/* From the beginning each time: what a failed fsync has dropped no other fsync brings back. */
+/* Replaces the file, from the beginning at each try: no later fsync brings back pages that a failed one dropped. */
 static status replace(const char *path, const void *data, int64_t bytes, mode_t mode)
 {
     retry r = {0};
@@ -178,7 +178,7 @@ static status replace(const char *path, const void *data, int64_t bytes, mode_t 
     do {
         atomic_file *f;
         TRY(open_new(&f, path, mode));
-        s = put(f, data, bytes); /* past the buffer, which nothing at once has no need of */
+        s = put(f, data, bytes); /* past the buffer, needless for one write */
         if (s == STATUS_OK)
             s = atomic_commit(f);
         else
@@ -238,7 +238,7 @@ status atomic_rename(const char *from, const char *to)
         int error = errno;
         bool before, after;
         if (error == ENOENT && r.failures > 0 && look(&before, from) && !before && look(&after, to) && after)
-            break; /* a try that was reported as failed had been made: only its answer was lost */
+            break; /* an earlier try had succeeded, and only its answer was lost */
         if (!retry_again(&r, error, from))
             return status_fail(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
     }
@@ -286,7 +286,7 @@ status atomic_make_own_folder(const char *path)
     return there && S_ISDIR(info.st_mode) ? STATUS_OK : failed("make folder", path);
 }
 
-/* Remove what folder `parent` calls `name`; `path` is its full name, for messages. */
+/* Removes `name` in folder `parent`; `path` is its full name, for messages. */
 static status remove_at(int parent, const char *name, const char *path)
 {
     if (RETRY(path, unlinkat(parent, name, 0)) == 0 || errno == ENOENT)

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Four steps of the polynomial division at once: the remainder of each value of the low four bits. */
+/* Remainders of each value of the low four bits: four steps of the polynomial division at once. */
 static const uint32_t nibbles[16] = {
     0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
     0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9, 0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
@@ -20,7 +20,7 @@ uint32_t crc32c_software(uint32_t crc, const void *data, int64_t bytes)
     return ~crc;
 }
 
-/* The product of two polynomials modulo the checksum's; bit 31 is the coefficient of x^0. */
+/* Multiplies two polynomials modulo the checksum's; bit 31 is the coefficient of x^0. */
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
     uint32_t product = 0;
@@ -81,7 +81,7 @@ uint32_t crc32c(uint32_t crc, const void *data, int64_t bytes)
 
 /* ---- combination ---- */
 
-/* After a come 8 n more bits: a x^(8 n) + b. Powers by squaring. */
+/* Returns a x^(8 n) + b for a followed by 8 n more bits; powers by squaring. */
 uint32_t crc32c_combine(uint32_t a, uint32_t b, int64_t b_bytes)
 {
     uint32_t power = 1u << 31, square = 1u << 23; /* x^0, x^8 */

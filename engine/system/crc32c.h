@@ -6,9 +6,9 @@
 
 #include <stdint.h>
 
-/* The checksum of the bytes so far followed by `data`; `crc` is 0 at the start: crc(ab) = crc32c(crc32c(0, a), b). */
+/* Returns the checksum of the bytes so far and `data`; `crc` is 0 at the start: crc(ab) = crc32c(crc32c(0, a), b). */
 uint32_t crc32c(uint32_t crc, const void *data, int64_t bytes);
-/* The same by table, for processors without the instruction. */
+/* Computes it by table, for processors without the instruction. */
 uint32_t crc32c_software(uint32_t crc, const void *data, int64_t bytes);
-/* The checksum of a, then b, from the checksums of both and b's length. */
+/* Returns the checksum of a, then b, from both checksums and b's length. */
 uint32_t crc32c_combine(uint32_t a, uint32_t b, int64_t b_bytes);

@@ -46,14 +46,14 @@ static status put(direct *d, const char *data, int64_t bytes)
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote < 0 && errno == EINVAL && d->past_cache && to_cache(&d->past_cache, d->descriptor))
-            continue; /* opened so, but not written so */
+            continue; /* opening allowed it, writing does not */
         if (wrote < 0)
             return failed(&d->error, "write", d->path);
         data += wrote;
         bytes -= wrote;
         d->written += wrote;
         if (bytes % DIRECT_ALIGNMENT && d->past_cache && !to_cache(&d->past_cache, d->descriptor))
-            return failed(&d->error, "write", d->path); /* a torn write has left an odd rest */
+            return failed(&d->error, "write", d->path); /* a torn write has left an unaligned rest */
     }
     return STATUS_OK;
 }
@@ -85,7 +85,7 @@ char *direct_room(direct *d, int64_t *room)
     return d->buffer + d->used;
 }
 
-/* In blocks that stay in the processor's cache between the checksum and the look at the values. */
+/* Checksums and checks values in blocks that stay in the processor's cache between the two. */
 static uint32_t look_at(direct_values *of, const char *data, int64_t bytes)
 {
     enum { BLOCK = 8 * 3 * 4096 };
@@ -142,7 +142,7 @@ status direct_close(direct *d, status written)
 
 /* ---- reading back ---- */
 
-/* As many bytes as the file has, up to the buffer's; -1 with errno */
+/* Reads up to the buffer's capacity, fewer at the file's end; -1 with errno */
 static int64_t fill(int descriptor, bool *past_cache, char *buffer, int64_t capacity)
 {
     int64_t got = 0;
@@ -163,13 +163,13 @@ status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, 
 {
     uint32_t found = 0;
     int64_t done = 0, now;
-    int descriptor = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC); /* past the cache, where that goes */
+    int descriptor = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC); /* reads past the cache, if possible */
     bool past_cache = descriptor >= 0;
     if (!past_cache && errno == EINVAL)
         descriptor = open(path, O_RDONLY | O_CLOEXEC);
     if (descriptor < 0)
         return failed(error, "open", path);
-    if (!past_cache) /* clean pages only: what is written has been fsynced */
+    if (!past_cache) /* drops clean pages only: written bytes have been fsynced */
         (void)posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
     while ((now = fill(descriptor, &past_cache, buffer, capacity)) > 0) {
         found = crc32c(found, buffer, now);

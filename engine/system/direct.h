@@ -1,9 +1,9 @@
 /* Large files written from planned memory, and read back from the storage itself.
  *
- * A `direct` collects bytes in a buffer of its caller's and hands them over past the page cache (O_DIRECT) where the
- * file system has that: training keeps its cache and its cores, and reading back asks the disk and not this machine's
- * memory. It allocates nothing. The caller owns the struct, buffer and path until direct_close. Failures name the path;
- * `error` is their errno.
+ * A `direct` collects bytes in a buffer of its caller's and writes them past the page cache (O_DIRECT) if the file
+ * system can: training keeps its cache and its cores, and reading back asks the disk and not this machine's memory. It
+ * allocates nothing. The caller owns the struct, buffer and path until direct_close. Failures name the path; `error` is
+ * their errno.
  */
 #pragma once
 
@@ -13,41 +13,40 @@
 #include "memory/dtype.h"
 #include "memory/status.h"
 
-enum { DIRECT_ALIGNMENT = 4096 }; /* of the buffer's address and length */
+enum { DIRECT_ALIGNMENT = 4096 }; /* alignment of the buffer's address and length */
 
 typedef struct direct {
     const char *path;
     char *buffer;
-    int64_t capacity, used; /* of the buffer */
+    int64_t capacity, used; /* bytes of the buffer */
     int64_t written;        /* bytes handed to the kernel */
-    uint32_t crc32c;        /* of all bytes so far */
+    uint32_t crc32c;        /* checksum of all bytes so far */
     int descriptor, error;
     bool past_cache;
 } direct;
 
-/* What values that are written come to: their checksum, and whether all are finite. They begin at a multiple of their
- * size in the file. */
+/* Checksum of written values, and whether all are finite. They begin at a multiple of their size in the file. */
 typedef struct direct_values {
     dtype type;
     uint32_t crc32c; /* 0 at first */
     bool finite;     /* true at first */
 } direct_values;
 
-/* A new, empty file; what was there is gone, and a link that was there is not followed. */
+/* Creates an empty file in place of an existing one, and does not follow a link. */
 status direct_open(direct *d, const char *path, char *buffer, int64_t capacity);
-/* `of`, unless NULL, is continued over these bytes. */
+/* Continues `of`, unless NULL, over these bytes. */
 status direct_write(direct *d, const void *data, int64_t bytes, direct_values *of);
-/* A text of less than DIRECT_PRINT bytes. */
+/* Writes a text of less than DIRECT_PRINT bytes. */
 enum { DIRECT_PRINT = 512 };
 __attribute__((format(printf, 2, 3))) status direct_print(direct *d, const char *format, ...);
-/* The same without a copy: up to *room bytes (never 0) may be put where this points, then counted by direct_added. */
+/* Returns where up to *room bytes (never 0) may be put without a copy, then counted by direct_added. */
 char *direct_room(direct *d, int64_t *room);
 status direct_added(direct *d, int64_t bytes, direct_values *of);
 int64_t direct_position(const direct *d);
-/* Closes the file; `written`: what writing it has come to. If that is STATUS_OK, everything is on the disk (fsync) when
+/* Closes the file; `written` is the status of writing it. If that is STATUS_OK, everything is on the disk (fsync) when
  * this returns; otherwise the file is left unfinished where it is, and `written` and its message are returned. */
 status direct_close(direct *d, status written);
 
-/* Read a file back, from the storage if the file system allows: its length and checksum must be these. `error` as
+/* Reads a file back, from the storage if the file system allows: its length and checksum must be these. `error` as
  * above, EIO if they are not. */
 status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc32c, char *buffer, int64_t capacity);

@@ -15,7 +15,7 @@ struct http {
     CURL *curl;
     const http_request *request;
     http_answer *answer;
-    int64_t at; /* of the body, what is sent next */
+    int64_t at; /* next byte of the body to send */
 };
 
 static void begin_curl(void)
@@ -50,7 +50,7 @@ void http_answer_free(http_answer *a)
     a->bytes = 0;
 }
 
-/* ---- what comes and goes ----------------------------------------------------------------------------------------- */
+/* ---- sending and receiving --------------------------------------------------------------------------------------- */
 
 static size_t on_header(char *data, size_t size, size_t count, void *context)
 {
@@ -59,7 +59,7 @@ static size_t on_header(char *data, size_t size, size_t count, void *context)
     const http_request *r = h->request;
     size_t bytes = size * count;
     char line[MOST_LINE];
-    if (bytes >= 5 && memcmp(data, "HTTP/", 5) == 0) { /* an answer 100 may have been before it */
+    if (bytes >= 5 && memcmp(data, "HTTP/", 5) == 0) { /* an answer 100 may precede it */
         http_answer_free(h->answer);
         if (r->on_header)
             r->on_header(r->context, NULL, NULL);

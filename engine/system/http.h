@@ -1,6 +1,6 @@
-/* HTTP, one request at a time, by libcurl, which nobody else calls: connections that stay open from one request to the
- * next, TLS that is verified, deadlines, answers that are bounded; redirections are not followed. What an answer means
- * and whether to ask again is its user's.
+/* HTTP, one request at a time, by libcurl, which only this file calls: connections that stay open from one request to
+ * the next, TLS that is verified, deadlines, answers that are bounded; redirections are not followed. Its user
+ * interprets answers and decides on retries.
  *
  * A client is one thread's at a time, and its caller's until http_close. A request makes no allocation of 64 KiB or
  * more of its own, but for an answer as long as that.
@@ -29,18 +29,18 @@ typedef enum http_took {
 
 typedef struct http_request {
     const char *method, *url;
-    const http_pair *header; /* [headers]: their lines are overwritten when they are sent */
+    const http_pair *header; /* [headers]: sending overwrites their lines */
     int headers;
     const void *body; /* NULL: none is sent */
     int64_t body_bytes;
     const char *authorities; /* a file of certificates; NULL: where libcurl looks by itself */
-    bool direct;             /* by no proxy */
-    double connect, answer;  /* seconds until there is a connection, and until all of the answer is there; 0: any */
+    bool direct;             /* uses no proxy */
+    double connect, answer;  /* time limits in seconds of connecting, and of the whole answer; 0: any */
     double stall;            /* seconds at less than `slow` bytes a second; 0: any */
     int slow;
     int64_t most;            /* bytes of the answer's text */
-    const atomic_bool *stop; /* when it becomes true, by any thread, the request fails soon; NULL: it never does */
-    /* NULL: nobody hears of them. Name NULL: an answer begins; what came before it was none. */
+    const atomic_bool *stop; /* once true, set by any thread, the request fails soon; NULL: never */
+    /* NULL: headers are ignored. Name NULL: an answer begins, and earlier headers do not count. */
     void (*on_header)(void *context, const char *name, const char *value);
     http_took (*on_body)(void *context, long code, const char *data, int64_t bytes);
     void *context;
@@ -48,13 +48,13 @@ typedef struct http_request {
 
 typedef struct http_answer {
     long code;  /* 0: there was none */
-    char *text; /* with a 0 behind it; NULL: none */
+    char *text; /* terminated by a 0; NULL: none */
     int64_t bytes;
-    int64_t sent;        /* bytes of the body, again and again */
-    const char *failure; /* what went wrong on the way; NULL: all of an answer has come */
-    bool too_long;       /* by `most` */
-    bool untrusted;      /* by its certificate */
-    bool hopeless;       /* it will not do another time, either */
+    int64_t sent;        /* bytes of the body sent, resends included */
+    const char *failure; /* why the request failed; NULL: the whole answer has come */
+    bool too_long;       /* exceeds `most` */
+    bool untrusted;      /* the certificate is not trusted */
+    bool hopeless;       /* a retry cannot help */
     char words[256];     /* more about the failure; "": no more is known */
 } http_answer;
 
@@ -62,13 +62,13 @@ status http_open(http **out);
 void http_close(http *h); /* NULL is accepted */
 AUTO_CLOSES(http, http_close)
 
-/* `out` is the caller's to free by http_answer_free. */
+/* Sends a request; the caller frees `out` by http_answer_free. */
 void http_ask(http_answer *out, http *h, const http_request *request);
 void http_answer_free(http_answer *a); /* one that is all zero is accepted */
 
-/* All but letters, digits, "-._~" and those of `also` as %XX; the caller's. */
+/* Encodes all but letters, digits, "-._~" and characters of `also` as %XX; the caller frees it. */
 char *http_coded(const char *text, const char *also);
-/* Seconds since 1970 of a header's date; -1: it is none. */
+/* Returns a header's date in seconds since 1970; -1: it is not a date. */
 double http_date(const char *text);
-/* The name localhost and 127.0.0.0/8 and ::1 are this machine. */
+/* True if the host is this machine: localhost, 127.0.0.0/8 or ::1. */
 bool http_is_loopback(const char *url);

@@ -18,9 +18,9 @@
 
 struct lines {
     char *path, *folder;
-    int file;  /* -1: none at the moment */
-    int moved; /* one that went away with its folder, and gets the same lines as long as it may come back; -1: none */
-    int home;  /* the folder of `file`, open; -1: it is not known */
+    int file;                /* -1: none at the moment */
+    int moved;               /* moved away with its folder, and gets the same lines in case it comes back; -1: none */
+    int home;                /* the folder of `file`, open; -1: it is not known */
     _Atomic(bool) displaced; /* `file` has gone with its folder, and another run's has its name */
     long long lost;
     pthread_mutex_t lock; /* one thread at a time looks and writes */
@@ -56,7 +56,7 @@ static void find_home(lines *l)
     l->home = open(l->folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* `only`: O_EXCL, where a file that is there already is somebody else's; else 0. */
+/* Opens the file; `only`: O_EXCL, where an existing file is another run's; else 0. */
 static status open_file(lines *l, int only)
 {
     if (!only)
@@ -83,7 +83,7 @@ status lines_open(lines **out, const char *path)
 
 /* ---- which file is the run's ---- */
 
-/* The file has lost its name, which is free: it goes on where its folder is, or is given up. */
+/* Leaves a file that has lost its name, which is free: writes on if its folder was moved, else gives it up. */
 static void leave(lines *l, bool with_folder)
 {
     if (l->moved < 0 && with_folder) {
@@ -97,7 +97,7 @@ static void leave(lines *l, bool with_folder)
     l->displaced = false;
 }
 
-/* Another run's folder has the name: its file has lines of its own, and gets none of this run's. */
+/* Another run's folder has the name: its file gets none of this run's lines. */
 static void stay_away(lines *l)
 {
     if (!l->displaced)
@@ -107,7 +107,7 @@ static void stay_away(lines *l)
     l->displaced = true;
 }
 
-/* The one that was moved has its name again: it has all lines. */
+/* Takes back a moved file that has its name again: it has all lines. */
 static bool take_back(lines *l, const struct stat *named)
 {
     struct stat moved;
@@ -123,7 +123,7 @@ static bool take_back(lines *l, const struct stat *named)
     return true;
 }
 
-/* What has just lost its name begins anew in a new folder, unless a folder with such a file takes the name meanwhile:
+/* Begins a new file in a new folder after the name was lost, unless a folder with such a file takes the name meanwhile:
  * the run's own, or another's. */
 static status begin_anew(lines *l)
 {
@@ -142,7 +142,7 @@ static status begin_anew(lines *l)
     return l->file >= 0 ? STATUS_OK : s;
 }
 
-/* Is the file that is open still the one that the path names? Where that cannot be told it goes on. */
+/* Checks that the open file is still the one of the path. If that is unknown it goes on. */
 static status look(lines *l)
 {
     struct stat own, named;
@@ -172,11 +172,11 @@ static status look(lines *l)
     return begin_anew(l);
 }
 
-/* Whole, or not at all. */
+/* Writes the text whole, or not at all. */
 static status put(const lines *l, int file, const char *text)
 {
     struct stat before;
-    bool known = fstat(file, &before) == 0; /* a look that fails loses no line */
+    bool known = fstat(file, &before) == 0; /* a failing fstat loses no line */
     int64_t bytes = (int64_t)strlen(text), done = atomic_write_all(file, text, bytes, -1);
     if (done == bytes)
         return STATUS_OK;
@@ -190,7 +190,7 @@ status lines_write(lines *l, const char *text, bool here)
     pthread_mutex_lock(&l->lock);
     status s = look(l);
     if (s == STATUS_OK && !here && l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
-        close(l->moved); /* it is given up where it cannot be written to */
+        close(l->moved); /* gives up the moved file if it cannot be written */
         l->moved = -1;
     }
     if (s == STATUS_OK)

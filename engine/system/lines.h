@@ -13,16 +13,16 @@ typedef struct lines lines;
 status lines_own(const char *path);
 /* Opens `path` to append to, and makes it if it is not there. */
 status lines_open(lines **out, const char *path);
-/* One line more; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder
+/* Appends a line; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder
  * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. A folder
  * that takes its place with a file of that name is another run's: the lines go on in the one that was moved, and in it
  * alone. After a failure the file is as it was, and the next line is tried like any other. With `here` the line is
- * about what is beside the file: one that was moved with its folder does not get it. */
+ * about the file's folder: a file that was moved with its folder does not get it. */
 status lines_write(lines *l, const char *text, bool here);
-/* false: another run's folder has the name of this one's, which was moved. Cannot be told: true. Any thread. Without
- * `look`, as the last look has found it. */
+/* Returns false if another run's folder has the name of this one's, which was moved; true if unknown. Any thread.
+ * Without `look`, returns the cached result. */
 bool lines_are_here(lines *l, bool look);
-/* How many lines could not be written so far. */
+/* Returns the number of lines that could not be written so far. */
 long long lines_lost(const lines *l);
 void lines_close(lines *l);
 AUTO_CLOSES(lines, lines_close)

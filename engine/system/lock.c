@@ -22,11 +22,11 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { TEXT_BYTES = 1024, BEATS = 6 /* a lease */ };
+enum { TEXT_BYTES = 1024, BEATS = 6 /* BEATS: per lease */ };
 
-/* What a lock file says. Texts of a file that says nothing are empty. */
+/* The content of a lock file; strings of an unreadable one are empty. */
 typedef struct holder {
-    char id[40], host[256], boot[MACHINE_BOOT], space[64]; /* space: of process ids */
+    char id[40], host[256], boot[MACHINE_BOOT], space[64]; /* space: namespace of process ids */
     long long pid, started, beat;
 } holder;
 
@@ -34,15 +34,15 @@ struct lock {
     char *path;
     holder me;
     double lease;
-    int descriptor; /* of the file that we have made, wherever it has been moved to */
+    int descriptor; /* open on our own file, wherever it has been moved */
     worker keeper;  /* one thread at a time looks and writes */
     _Atomic(bool) lost;
 };
 
 /* ---- who ------------------------------------------------------------------------------------------------------- */
 
-/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended
- * and nobody has asked for its status yet. -1: that cannot be told. */
+/* Returns when a process began, in the kernel's ticks: with its number it identifies one process. 0: there is none, or
+ * it is a zombie. -1: unknown. */
 static long long start_of(long long pid)
 {
     char path[64], line[1024], how = 0;
@@ -73,7 +73,7 @@ static holder this_process(const char *id)
     return h;
 }
 
-/* The counter has a fixed width, so that raising it changes nothing else. */
+/* Writes the content. The counter has a fixed width, so that raising it changes no other byte. */
 static void write_text(char out[TEXT_BYTES], const holder *h)
 {
     snprintf(out, TEXT_BYTES,
@@ -82,7 +82,7 @@ static void write_text(char out[TEXT_BYTES], const holder *h)
              h->id, h->host, h->pid, h->started, h->boot, h->space, 1000000000000 + h->beat);
 }
 
-/* Anybody may have written the file: what it says is shown to people. */
+/* Takes a string, made printable since messages show it and the file may be a stranger's. */
 static void take_text(char *out, size_t bytes, const json_t *root, const char *key)
 {
     const char *text = json_string_value(json_object_get(root, key));
@@ -104,7 +104,7 @@ static void read_text(holder *out, const char *text)
 
 /* ---- the file --------------------------------------------------------------------------------------------------- */
 
-/* 0, or an errno: ENOENT if there is none. */
+/* Reads the file; 0, or an errno: ENOENT if there is none. */
 static int look(holder *out, const char *path)
 {
     char text[TEXT_BYTES];
@@ -117,7 +117,7 @@ static int look(holder *out, const char *path)
     return 0;
 }
 
-/* A new file with all that it says, on storage; 0 and a descriptor to write it by, or an errno. */
+/* Writes a new file to storage; 0 and a descriptor to write it by, or an errno. */
 static int write_new(int *out, const char *path, const holder *me)
 {
     char text[TEXT_BYTES];
@@ -150,14 +150,13 @@ static int link_new(int descriptor, const char *aside, const char *path)
     return error;
 }
 
-/* The same, but EEXIST if somebody has one. It takes its name when it is whole: a lock that says nothing, of a run that
- * was killed before it could write, would have to be watched for a lease. Where there are no hard links it is made
- * under its name. */
+/* Creates the file; EEXIST if there is one. It takes its name when it is whole: an empty lock, of a run that was killed
+ * before it could write, would have to be watched for a lease. Without hard links it is made under its name. */
 static int create(int *out, const char *path, const holder *me)
 {
     enum { TRIES = 8 };
     AUTO_FREE char *aside = must_format("%s.%s", path, me->id);
-    int error = ENOENT; /* of linking: whoever holds the lock has swept the file away */
+    int error = ENOENT; /* from linking: the holder of the lock has swept the file away */
     for (int i = 0; i < TRIES && error == ENOENT; i++) {
         unlink(aside);
         error = write_new(out, aside, me);
@@ -183,7 +182,7 @@ static bool is_here(const holder *found, const holder *me)
     return *found->boot && strcmp(found->boot, me->boot) == 0 && strcmp(found->space, me->space) == 0;
 }
 
-/* A run that has just been ended may need a moment to be gone. */
+/* Checks a holder of this machine. A run that has just been ended may need a moment to exit. */
 static verdict judge(const holder *found, const holder *me, double lease)
 {
     if (!is_here(found, me))
@@ -193,7 +192,7 @@ static verdict judge(const holder *found, const holder *me, double lease)
     return lives(found) ? ALIVE : STALE;
 }
 
-/* Another machine's, or one that says nothing: does it beat? */
+/* Watches the counter of a holder of another machine, or of an unreadable file. */
 static verdict watch(const char *path, const holder *found, double lease)
 {
     log_info("%s is held by process %lld on %s; looking for up to %.0f s whether it is alive", path, found->pid,
@@ -202,7 +201,7 @@ static verdict watch(const char *path, const holder *found, double lease)
         holder now = {0};
         int error = look(&now, path);
         if (error == ENOENT)
-            return STALE; /* it has been given back; taking it is tried again in any case */
+            return STALE; /* it has been released; taking it is retried in any case */
         if (!error && (now.beat != found->beat || strcmp(now.id, found->id) != 0))
             return ALIVE;
     }
@@ -214,7 +213,7 @@ bool lock_watch(lock_sight *sight, const char *path, double lease)
     holder found = {0}, me = this_process("");
     double now = clock_seconds();
     int error = look(&found, path);
-    if (error && error != ENOENT && error != ENOTDIR) /* what cannot be read is not known to be gone */
+    if (error && error != ENOENT && error != ENOTDIR) /* an unreadable file may still be held */
         return *sight->id && now - sight->moved < lease;
     if (error || !*found.id)
         return false;
@@ -243,7 +242,7 @@ void lock_retire(const char *path, const char *id)
     AUTO_FREE char *ended = ended_path(path);
     int file = atomic_create(ended, 0644);
     if (file >= 0) {
-        dprintf(file, "%s\n", id); /* a word that does not arrive costs a lease */
+        dprintf(file, "%s\n", id); /* a write that fails costs a lease */
         close(file);
     }
 }
@@ -258,7 +257,7 @@ static bool is_retired(const char *path, const holder *found)
     return *id && strcmp(id, found->id) == 0;
 }
 
-/* Out of the way, unless it is no longer the one that was judged, or cannot be read: then it is put back. */
+/* Moves the file aside; puts it back if it is not the one that was judged, or cannot be read. */
 static void displace(const char *path, const holder *judged, const char *id)
 {
     holder moved = {0};
@@ -270,8 +269,8 @@ static void displace(const char *path, const holder *judged, const char *id)
     }
 }
 
-/* What was moved out of the way by runs that died before they removed it. Whoever holds the lock may: what is put back
- * is its own. The file of another start that is alive stays: it is about to find out who holds the lock. */
+/* Removes files that were moved aside by runs that died before they removed them. Only the lock's holder calls it: a
+ * file that is put back is its own. The file of another live start stays: it is about to find the lock held. */
 static void sweep(const char *path, const holder *me)
 {
     AUTO_FREE char *copy = must_strdup(path);
@@ -293,7 +292,7 @@ static void sweep(const char *path, const holder *me)
 
 /* ---- holding it -------------------------------------------------------------------------------------------------- */
 
-/* Whoever holds the file now, if that is somebody else: what cannot be read, or says nothing, is nobody's. */
+/* True if another run holds the file now; an unreadable one has no holder. */
 static bool is_other(const lock *l, holder *now)
 {
     return look(now, l->path) == 0 && *now->id && strcmp(now->id, l->me.id) != 0;
@@ -335,7 +334,7 @@ static void keep(void *argument)
 {
     lock *l = argument;
     while (worker_pause(&l->keeper, l->lease / BEATS))
-        if (lock_confirm(l)) { /* over the old beat; others believe one that fails only when the lease is over */
+        if (lock_confirm(l)) { /* overwrites the beat; a failed write shows only when the lease is over */
             char text[TEXT_BYTES];
             WORKER_HELD(&l->keeper);
             l->me.beat++;
@@ -345,7 +344,7 @@ static void keep(void *argument)
         }
 }
 
-/* Make the file, whatever is in its place. */
+/* Makes the file, and displaces a stale one. */
 static status obtain(int *out, const char *path, const holder *me, double lease)
 {
     enum { ROUNDS = 20 };
@@ -384,7 +383,7 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
     holder me = this_process(id);
     int descriptor = -1;
     TRY(obtain(&descriptor, path, &me, lease));
-    sweep(path, &me); /* with them the word that another has ended */
+    sweep(path, &me); /* also removes FILE.ended */
     lock *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
     l->me = me;
@@ -396,15 +395,15 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
     return STATUS_OK;
 }
 
-/* Is it ours? Then it goes. */
+/* Removes the file if it is ours. */
 static bool remove_own(const lock *l, const char *path)
 {
     holder now = {0};
     return look(&now, path) == 0 && !strcmp(now.id, l->me.id) && unlink(path) == 0;
 }
 
-/* Where its folder has been moved to: that is in what the system calls the descriptor, whatever name the file had when
- * it was made. */
+/* Removes the file in its moved folder, found by the descriptor's link in /proc/self/fd, whatever name the file had
+ * when it was made. */
 static void remove_moved(const lock *l)
 {
     char link[40], known[PATH_MAX];

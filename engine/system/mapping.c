@@ -10,7 +10,7 @@
 #include "engine/system/retry.h"
 #include "memory/scope.h"
 
-/* false with errno: some call has failed. *regular false: it cannot be mapped, whatever is tried. */
+/* Returns false with errno if a call failed. *regular false: it can never be mapped. */
 static bool try_map(mapping *out, bool *regular, const char *path)
 {
     struct stat info;

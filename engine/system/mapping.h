@@ -12,12 +12,12 @@ typedef struct mapping {
 
 /* Fails with a message that names the file; a folder or a device is no file. */
 status mapping_open(mapping *out, const char *path);
-/* A mapping that was never opened, all zero, is accepted. */
+/* Closes a mapping; accepts one that was never opened, all zero. */
 void mapping_close(mapping *m);
 
-/* These bytes (or those of them that the file has) are read next: let the disk begin. */
+/* Starts reading these bytes (as far as the file has them) from the disk. */
 void mapping_expect(const mapping *m, int64_t offset, int64_t bytes);
 
-/* Let the pages of these bytes go: they are read again from the file when touched. What a long file leaves resident
- * would otherwise count as this process's memory. */
+/* Releases the pages of these bytes; a later access reads them again from the file. Resident pages of a long file would
+ * otherwise count as this process's memory. */
 void mapping_forget(const mapping *m, int64_t offset, int64_t bytes);

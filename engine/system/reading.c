@@ -51,7 +51,7 @@ bool reading_exactly(int file, void *to, int64_t offset, int64_t bytes)
     return true;
 }
 
-/* false with errno: some call has failed */
+/* Returns false with errno if a call failed. */
 static bool try_at(int64_t *got, char *to, const char *path, int64_t offset, int64_t bytes)
 {
     AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC);
@@ -99,7 +99,7 @@ status reading_file(char **out, int64_t *bytes, const char *path)
 
 static bool try_folder(reading_names *out, const char *path)
 {
-    reading_names_free(out); /* of the try before */
+    reading_names_free(out); /* the previous try's names */
     DIR *entries = opendir(path);
     if (!entries)
         return false;

@@ -1,9 +1,8 @@
 /* Reads of small files, folders and paths that decide what a run removes, rewrites or begins anew.
  *
  * An end is told from an error: an error that may pass is tried again (retry.h), from the beginning and with a new
- * descriptor, and one that stays is a status; errno says why. "Is not there" is only said of what is certainly not
- * there (ENOENT or ENOTDIR). Whoever removes or rewrites something because of what was read, or was not, reads it by
- * these functions.
+ * descriptor, and one that stays is a status; errno says why. A file counts as missing only if it certainly is (ENOENT
+ * or ENOTDIR). Code that removes or rewrites files depending on a read uses these functions.
  */
 #pragma once
 
@@ -13,13 +12,13 @@
 
 #include "memory/status.h"
 
-/* All bytes of a file and a 0 after them, the caller's to free; NULL: there is no such file. */
+/* Reads all bytes of a file, followed by a 0; the caller frees them; NULL: there is no such file. */
 status reading_file(char **out, int64_t *bytes, const char *path);
 
-/* `bytes` bytes from `offset` on, as many as there are: *got of them; -1: there is no such file. */
+/* Reads up to `bytes` bytes from `offset` on: *got of them; -1: there is no such file. */
 status reading_at(int64_t *got, void *to, const char *path, int64_t offset, int64_t bytes);
 
-/* Exactly these bytes of an open file; false with errno, which is 0 where the file ends before. */
+/* Reads exactly these bytes of an open file; false with errno, which is 0 if the file ends before. */
 bool reading_exactly(int file, void *to, int64_t offset, int64_t bytes);
 
 /* The names in a folder, without . and .. */
@@ -32,26 +31,26 @@ typedef struct reading_names {
 status reading_folder(reading_names *out, const char *path);
 void reading_names_free(reading_names *n);
 
-/* May this be the name of a file within a folder, and stand in a line? NULL may not. */
+/* True if this may be the name of a file within a folder, and stand in a line; NULL may not. */
 bool reading_is_name(const char *name);
-/* Does a name end so, and is longer? */
+/* True if a name has this ending, and is longer. */
 bool reading_ends_in(const char *name, const char *ending);
 
-/* The absolute path without links, the caller's to free; NULL: there is nothing of that name. */
+/* Returns the absolute path without links, which the caller frees; NULL: no such path. */
 status reading_real_path(char **out, const char *path);
 
-/* What a path leads to; `*there` is false: nothing. */
+/* Stats the target of a path; `*there` is false if it is missing. */
 status reading_look(bool *there, struct stat *out, const char *path);
-/* The same of a link itself. */
+/* Stats a link itself. */
 status reading_look_at_link(bool *there, struct stat *out, const char *path);
 
-/* Whether a folder that is open still has its name. */
+/* Says whether an open folder still has its name. */
 typedef enum reading_place {
     PLACE_SAME,
-    PLACE_FREE,  /* it was moved or removed, and nothing has the name */
+    PLACE_FREE,  /* it was moved or removed, and the name is free */
     PLACE_TAKEN, /* something else has the name */
-    PLACE_STALE, /* the server that it is on does not know the descriptor any more, or there is none */
+    PLACE_STALE, /* its server no longer knows the descriptor, or there is none */
 } reading_place;
 
-/* Fails, with PLACE_SAME, if it cannot be told. */
+/* Fails, with PLACE_SAME, if that is unknown. */
 status reading_place_of(reading_place *out, int folder, const char *path);

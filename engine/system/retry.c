@@ -10,7 +10,7 @@
 static const double FIRST_PAUSE = 0.05; /* seconds; doubles: 8 tries last 6.4 s */
 
 /* Errors that may pass, and how often a call is tried. Rights and links that change under a name (credentials that are
- * renewed, an automounter) come back within a moment, or are a mistake of somebody who waits for the message. */
+ * renewed, an automounter) come back within a moment, or are a user's mistake, who waits for the message. */
 static const struct {
     int error, tries;
 } passing[] = {
@@ -22,7 +22,7 @@ static const struct {
 
 bool retry_again(retry *r, int error, const char *path)
 {
-    enum { SAID = 4 }; /* short trouble is nobody's concern */
+    enum { SAID = 4 }; /* warns at this failure, not of shorter trouble */
     int tries = 1;
     for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
         if (passing[i].error == error)

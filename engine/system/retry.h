@@ -1,8 +1,8 @@
 /* Storage that fails for a moment is asked again: after a call on a file has failed, is it worth another try?
  *
- * A network file system says ESTALE, EIO or ETIMEDOUT while a server restarts, and answers a second later. What will
- * fail again for certain (no such file, no space, a name too long) is not tried again. A zeroed `retry` is one call
- * that has not failed yet.
+ * A network file system says ESTALE, EIO or ETIMEDOUT while a server restarts, and answers a second later. Permanent
+ * errors (no such file, no space, a name too long) are not retried. A zeroed `retry` is one call that has not failed
+ * yet.
  */
 #pragma once
 
@@ -13,12 +13,12 @@ typedef struct retry {
     int failures;
 } retry;
 
-/* The call on `path` has failed with errno `error`. true, after a pause that doubles from one failure to the next: try
- * it again. false: give up; errno is `error`. */
+/* Decides whether a call on `path` that failed with errno `error` is tried again. true, after a pause that doubles with
+ * each failure: retry. false: give up; errno is `error`. */
 bool retry_again(retry *r, int error, const char *path);
 
-/* The value of a call on `path` that returns a negative number, with errno, where it fails: called again while that may
- * help. */
+/* Repeats a call on `path` that returns a negative number, with errno, on failure, while that may help; its last
+ * value. */
 #define RETRY(path, call)                                                                                              \
     __extension__({                                                                                                    \
         retry retry_ = {0};                                                                                            \

@@ -8,11 +8,11 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-/* What a thread is started with, which it frees. */
+/* Arguments of a thread, which frees them. */
 typedef struct start {
     void (*run)(void *context);
     void *context;
-    char name[16]; /* what the kernel keeps of it */
+    char name[16]; /* as long as the kernel keeps */
 } start;
 
 void worker_init(worker *w)

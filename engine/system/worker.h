@@ -1,6 +1,6 @@
-/* Threads beside the one that trains, and what they share with it: a lock, a change to wait for, and a flag that tells
- * them to stop. A worker is part of the struct that it works for; it may have several threads, which then share all
- * of that. Signals are for the main thread: those of a worker block all but faults.
+/* Threads beside the one that trains share with it a lock, a change to wait for, and a flag that tells them to stop. A
+ * worker is part of the struct that it works for; it may have several threads, which then share all of that. Signals
+ * are for the main thread: those of a worker block all but faults.
  *
  *     worker_init(&m->worker);
  *     TRY(worker_start(&m->worker, mirror_all, m, "mirrors checkpoints"));
@@ -32,18 +32,18 @@ status worker_start(worker *w, void (*run)(void *context), void *context, const 
 /* Waits until the threads have returned, without telling them to. */
 void worker_join(worker *w);
 
-/* Tells the threads to stop, wakes those that wait, joins them, and destroys what worker_init made. */
+/* Tells the threads to stop, wakes the waiting ones, joins them, and destroys the state of worker_init. */
 void worker_close(worker *w);
 
-/* Wakes all who wait for a change. With the lock held or without. */
+/* Wakes all threads that wait for a change. The caller may hold the lock. */
 void worker_tell(worker *w);
 
-/* Waits for a change; with `until`, at most until clock_seconds() is that. With the lock held. False if the threads
- * were told to stop, at once; or, of the second, if the time has come. */
+/* Waits for a change; with `until`, at most until clock_seconds() is that. The caller holds the lock. False, at once,
+ * if the threads were told to stop, or when `until` has come. */
 bool worker_wait(worker *w);
 bool worker_wait_until(worker *w, double until);
 
-/* Sleeps for so many seconds; false if the threads were told to stop, at once. Without the lock. */
+/* Sleeps for `seconds`; false, at once, if the threads were told to stop. The caller does not hold the lock. */
 bool worker_pause(worker *w, double seconds);
 
 static inline worker *worker_lock(worker *w)

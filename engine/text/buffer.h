@@ -21,7 +21,7 @@ typedef struct buffer_ids {
     int64_t count, room;
 } buffer_ids;
 
-/* Make room for `more` bytes (ids) after those in use. */
+/* Makes room for `more` bytes (ids) after the used ones. */
 void buffer_reserve(buffer *b, int64_t more);
 void buffer_append(buffer *b, const void *bytes, int64_t length);
 void buffer_free(buffer *b);

@@ -25,13 +25,13 @@
 
 #define MOST_BYTES      ((int64_t)INT32_MAX - 1)
 #define BLOCK_BYTES     (1 << 18)
-#define LONGEST_SNIFFED (64 << 20)  /* bytes of a first line that is looked at whole */
-#define LONGEST_LINE    (128 << 20) /* bytes of a JSON line: looking into it takes several times its size of memory */
+#define LONGEST_SNIFFED (64 << 20)  /* limit in bytes of a first line that is examined whole */
+#define LONGEST_LINE    (128 << 20) /* limit in bytes of a JSON line: parsing it takes several times the memory */
 
 /* The rows of one column of text in a Parquet or Arrow file, in order.
  *
- * What reads them is a shared object beside the program, libphalanx_parquet.so (arrow/rows.cc, on Apache's libparquet
- * and libarrow), loaded when a file wants it, so that the program depends on neither. It sees a file as a size and a
+ * They are read by a shared object beside the program, libphalanx_parquet.so (arrow/rows.cc, on Apache's libparquet and
+ * libarrow), loaded when a file needs it, so that the program depends on neither. It sees a file as a size and a
  * function that reads, and gives blocks of rows that point into its own memory. Of Parquet it holds a data page and a
  * dictionary at a time, packed and unpacked; of Arrow one record batch. A file that wants more than COLUMNS_MOST_BYTES
  * is refused.
@@ -39,15 +39,15 @@
 typedef struct columns {
     const columns_reader *reader;
     source *from;
-    int64_t place; /* where the source is; -1: elsewhere */
-    bool failed;   /* the source has, and its message is that of the thread */
+    int64_t place; /* position of the source; -1: unknown */
+    bool failed;   /* the source has failed, and its message is the thread's */
     columns_file bytes;
     void *rows_of;    /* the reader's own */
     int64_t rows, at; /* rows: of the file, -1: it does not say; at: of the block, rows taken */
     columns_block block;
 } columns;
 
-/* Whether a file that begins with these bytes is a Parquet file, an Arrow file or an Arrow stream. */
+/* True if a file that begins with these bytes is a Parquet file, an Arrow file or an Arrow stream. */
 static bool columns_recognise(const char *bytes, int64_t length)
 {
     uint32_t metadata;
@@ -55,14 +55,14 @@ static bool columns_recognise(const char *bytes, int64_t length)
         return true;
     if (length >= 6 && memcmp(bytes, "ARROW1", 6) == 0)
         return true;
-    /* a stream's first message: a mark that no UTF-8 has, and the bytes of a schema */
+    /* a stream's first message: a mark invalid in UTF-8, and the size of a schema */
     if (length < 8 || memcmp(bytes, "\xFF\xFF\xFF\xFF", 4) != 0)
         return false;
     memcpy(&metadata, bytes + 4, sizeof metadata);
     return metadata > 0 && metadata % 8 == 0 && metadata < 1U << 28;
 }
 
-/* NULL: there is none. The object stays loaded. */
+/* Finds the reader; NULL: there is none. The object stays loaded. */
 static status find_reader(const columns_reader **out)
 {
     const columns_reader *found = dlsym(RTLD_DEFAULT, "columns_arrow");
@@ -104,7 +104,7 @@ static int read_bytes(void *context, void *out, int64_t offset, int64_t bytes)
     return c->failed;
 }
 
-/* What a library says of a file that may be anybody's, as one line that a terminal can show. */
+/* Reports a library's failure on a stranger's file, as one printable line. */
 static status fail_as(const columns *c, char *message)
 {
     if (c->failed)
@@ -124,9 +124,9 @@ static void columns_close(columns *c)
     free(c);
 }
 
-/* The column that is called `field`, of a source that is seekable, stays the caller's and is read by nobody else until
- * columns_close. Its text is string, binary, large or view, in a dictionary or not; what else a column may be is
- * refused, and a missing one, with the columns that are there. */
+/* Opens the column `field` of a seekable source, which stays the caller's and has no other reader until columns_close.
+ * The type is string, binary, large or view, in a dictionary or not; another type, or a missing column, is refused with
+ * a list of the columns. */
 static status columns_open(columns **out, source *from, const char *field)
 {
     char message[COLUMNS_MESSAGE_BYTES] = "";
@@ -154,7 +154,7 @@ static status columns_select(columns *c, int64_t first, int64_t end)
     return c->reader->select(c->rows_of, first, end, message) ? fail_as(c, message) : STATUS_OK;
 }
 
-/* The next row, from 0: its bytes, valid until the next call, or NULL for null. *more is false at the end. */
+/* Returns the next row, from 0: its bytes, valid until the next call, or NULL for null. *more is false at the end. */
 static status columns_next(columns *c, const char **text, int64_t *length, int64_t *row, bool *more)
 {
     char message[COLUMNS_MESSAGE_BYTES] = "";
@@ -181,16 +181,16 @@ struct documents {
     bool json;          /* the open one is JSON-lines */
     bool sniffed;       /* ... by content only */
     bool ended;         /* the open one has no more bytes than those in `ahead` */
-    int64_t line;       /* of the open one, lines taken so far */
-    int64_t closed;     /* bytes of those that are closed */
+    int64_t line;       /* lines of the open one taken so far */
+    int64_t closed;     /* bytes of the closed ones */
     _Atomic int64_t consumed;
     buffer ahead; /* bytes read but not taken; taken: those before `at` */
     int64_t at;
-    int64_t base;       /* where in the open one `ahead` begins */
+    int64_t base;       /* offset in the open one at which `ahead` begins */
     int64_t limit;      /* records that begin there or later are another part's */
-    int64_t *begins;    /* [count + 1] of each input, laid end to end; NULL: there are no parts */
-    int64_t first, end; /* of this part, in the same bytes */
-    /* the input that this part begins within, and there; how many lines come before: -1 until a message needs it */
+    int64_t *begins;    /* [count + 1] start of each input, laid end to end; NULL: there are no parts */
+    int64_t first, end; /* range of this part, in the same bytes */
+    /* the input that this part cuts, and the offset there; the lines before it: -1 until a message needs them */
     int cut_input;
     int64_t cut_offset, lines_before;
     pthread_mutex_t counting;
@@ -276,7 +276,7 @@ static status read_ahead(documents *d)
     return STATUS_OK;
 }
 
-/* Read on until so much is there, or the end. */
+/* Reads on until `bytes` are there, or the end. */
 static status read_until(documents *d, int64_t bytes)
 {
     while (!d->ended && d->ahead.length - d->at < bytes)
@@ -284,7 +284,7 @@ static status read_until(documents *d, int64_t bytes)
     return STATUS_OK;
 }
 
-/* Whether the first line that is not blank is a JSON object. */
+/* Checks whether the first line that is not blank is a JSON object. */
 static status begins_with_object(documents *d, bool *object)
 {
     const char *line, *end = NULL;
@@ -335,7 +335,7 @@ static const char *separator_of(const documents *d, int64_t *length)
     return d->json ? "\n" : d->settings.separator;
 }
 
-/* Drop what comes before the next separator, and the separator; all, where none follows. */
+/* Skips to after the next separator; skips all if none follows. */
 static status pass_separator(documents *d, const char *separator, int64_t length)
 {
     for (;;) {
@@ -351,7 +351,7 @@ static status pass_separator(documents *d, const char *separator, int64_t length
     }
 }
 
-/* A separator such as two line ends may begin within another, and where one does is told by all that comes before. */
+/* Two line ends, for example, may begin within another separator; which do depends on all the bytes before. */
 static bool overlaps_itself(const char *separator, int64_t length)
 {
     for (int64_t i = 1; i < length; i++)
@@ -360,7 +360,7 @@ static bool overlaps_itself(const char *separator, int64_t length)
     return false;
 }
 
-/* The first row of those that begin at a share of the file. Two parts that meet there find the same one. */
+/* Returns the first row that begins at or after a byte offset; two parts that meet there find the same one. */
 static int64_t row_at(int64_t rows, int64_t byte, int64_t bytes)
 {
     if (byte <= 0)
@@ -368,7 +368,7 @@ static int64_t row_at(int64_t rows, int64_t byte, int64_t bytes)
     return byte >= bytes ? rows : (int64_t)ceil((double)rows * ((double)byte / (double)bytes));
 }
 
-/* Of the input that was opened, leave what is this part's. */
+/* Restricts the opened input to this part's share. */
 static status take_share(documents *d)
 {
     int64_t begin = d->first - d->begins[d->current], end = d->end - d->begins[d->current], length;
@@ -383,7 +383,7 @@ static status take_share(documents *d)
         d->limit = begin <= 0 ? INT64_MAX : 0;
         return STATUS_OK;
     }
-    int64_t at = d->base + d->at; /* not 0 behind a byte order mark, where the first record begins nevertheless */
+    int64_t at = d->base + d->at; /* not 0 after a byte order mark, where the first record begins all the same */
     d->limit = end > at ? end : at + 1;
     if (begin <= 0)
         return STATUS_OK;
@@ -408,7 +408,7 @@ static status open_columns(documents *d, const char *path)
     return columns_open(&d->columns, d->source, d->settings.field);
 }
 
-/* What the open one is, unless the settings say. */
+/* Determines the format of the open one, unless the settings do. */
 static status recognise(documents *d, const char *path)
 {
     documents_format format = d->settings.format;
@@ -435,13 +435,13 @@ static status open_next(documents *d)
     d->line = d->at = d->base = d->ahead.length = 0;
     d->limit = INT64_MAX;
     TRY(read_until(d, 3));
-    if (d->ahead.length >= 3 && memcmp(d->ahead.bytes, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is no text */
+    if (d->ahead.length >= 3 && memcmp(d->ahead.bytes, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is not text */
         d->at = 3;
     TRY(recognise(d, path));
     return d->begins ? take_share(d) : STATUS_OK;
 }
 
-/* Take the next row; *more is false where there is none. */
+/* Takes the next row; *more is false if there is none. */
 static status take_row(documents *d, buffer *bytes, documents_raw *raw, bool *more)
 {
     const char *text = NULL;
@@ -453,7 +453,7 @@ static status take_row(documents *d, buffer *bytes, documents_raw *raw, bool *mo
     return STATUS_OK;
 }
 
-/* Take what comes before the next separator, or all that is left where none follows. */
+/* Takes the bytes up to the next separator, or all that is left if none follows. */
 static status take_part(documents *d, buffer *bytes, documents_raw *raw)
 {
     int64_t searched = 0, length;
@@ -494,7 +494,7 @@ status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *mor
         if (!d->source) {
             for (const int64_t *b = d->begins; b && d->current < d->count; d->current++)
                 if (b[d->current + 1] > d->first &&
-                    b[d->current] < d->end) /* else its size tells that it is not ours */
+                    b[d->current] < d->end) /* else its size shows that it is not ours */
                     break;
             *more = d->current < d->count;
             if (!*more)
@@ -527,7 +527,7 @@ status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *mor
     }
 }
 
-/* The value of an escape like \\ud83d; -1: it is another escape, or none. */
+/* Returns the value of an escape like \\ud83d; -1: it is another escape, or none. */
 static int escaped_unit(const char *text, int64_t length)
 {
     char digits[5] = "";
@@ -537,8 +537,8 @@ static int escaped_unit(const char *text, int64_t length)
     return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtol(digits, NULL, 16) : -1;
 }
 
-/* A surrogate without its other half (Python writes them) becomes U+FFFD. Returns the bytes that belong to the escape
- * at `text`, a backslash. */
+/* Replaces a surrogate without its other half (Python writes them) by U+FFFD. Returns the bytes that belong to the
+ * escape at `text`, a backslash. */
 static int64_t mend_escape(char *text, int64_t length)
 {
     int unit = escaped_unit(text, length), low = unit < 0 ? -1 : escaped_unit(text + 6, length - 6);
@@ -551,7 +551,7 @@ static int64_t mend_escape(char *text, int64_t length)
     return 6;
 }
 
-/* A number beyond fp64 becomes 0: only texts are read. Returns its bytes. */
+/* Replaces a number beyond fp64 by 0: only texts are read. Returns its bytes. */
 static int64_t mend_number(char *text, int64_t length)
 {
     int64_t bytes = 0;
@@ -565,7 +565,7 @@ static int64_t mend_number(char *text, int64_t length)
     return bytes;
 }
 
-/* In place: what other programs write and jansson refuses. */
+/* Repairs in place the JSON that other programs write and jansson refuses. */
 static void mend_line(char *text, int64_t length)
 {
     bool in_string = false;
@@ -581,7 +581,7 @@ static void mend_line(char *text, int64_t length)
     }
 }
 
-/* A line as JSON: as it is, or, if that fails, mended. The error is that of the line as it is. */
+/* Parses a line as JSON, unchanged, or, if that fails, repaired. The error is that of the unchanged line. */
 static json_t *parse_line(const char *bytes, int64_t length, json_error_t *error)
 {
     json_t *object = json_loadb(bytes, (size_t)length, JSON_ALLOW_NUL, error);
@@ -594,7 +594,7 @@ static json_t *parse_line(const char *bytes, int64_t length, json_error_t *error
     return json_loadb(copy, (size_t)length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
 }
 
-/* How many lines come before `offset`. */
+/* Counts the lines before `offset`. */
 static status count_lines(int64_t *lines, const char *path, int64_t offset)
 {
     AUTO(source) *s = NULL;
@@ -610,8 +610,8 @@ static status count_lines(int64_t *lines, const char *path, int64_t offset)
     return STATUS_OK;
 }
 
-/* The line as the file has it. A part that begins within a file counts from there, and reads what comes before only
- * for a message. */
+/* Returns the line number in the file. A part that begins within a file counts from there, and reads the earlier lines
+ * only for a message. */
 static status line_in_file(documents *d, int64_t *line, const documents_raw *raw)
 {
     *line = raw->line;
@@ -626,7 +626,7 @@ static status line_in_file(documents *d, int64_t *line, const documents_raw *raw
     return s;
 }
 
-/* A record of JSON-lines that holds no text, and why. */
+/* Reports a record of JSON-lines without text, and the reason. */
 static status fail_line(documents *d, const documents_raw *raw, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -659,7 +659,7 @@ static status take_field(documents *d, buffer *text, const documents_raw *raw, c
     return STATUS_OK;
 }
 
-/* The text of a row is UTF-8, as in JSON-lines. */
+/* Checks that the text of a row is UTF-8, as in JSON-lines. */
 static status check_row(const documents *d, const char *bytes, const documents_raw *raw)
 {
     const char *path = d->inputs[raw->input], *field = d->settings.field;

@@ -6,13 +6,13 @@
 #include "engine/text/unicode.h"
 #include "memory/log.h"
 
-#define LONGEST 4000 /* bytes; the library passes over sentences above 4192 */
+#define LONGEST 4000 /* bytes; the library skips sentences above 4192 */
 
 struct sentences {
     documents *documents;
     bool skip_bad;
     buffer bytes, scratch, repaired;
-    int64_t at; /* in `repaired` */
+    int64_t at; /* offset in `repaired` */
     int64_t total;
     status result;
     char *message;
@@ -37,7 +37,7 @@ void sentences_close(sentences *s)
     free(s);
 }
 
-/* The next document's text, well-formed, into `repaired`; of a bad record that is passed over, nothing. */
+/* Puts the next document's text, well-formed, into `repaired`; leaves it empty for a skipped bad record. */
 static status next_document(sentences *s, bool *more)
 {
     documents_raw raw;
@@ -55,7 +55,7 @@ static status next_document(sentences *s, bool *more)
     return STATUS_OK;
 }
 
-/* Where a line that is too long is cut: before its last space within reach, else between two characters. */
+/* Finds the cut of a line that is too long: before its last space within reach, else between two characters. */
 static int64_t cut_of(const char *line)
 {
     int64_t cut = LONGEST;

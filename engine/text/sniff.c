@@ -4,7 +4,7 @@
 
 #include "engine/text/unicode.h"
 
-/* Rows as JSON lines, a batch at a time; `open` is an iterable of record batches. */
+/* Prints rows as JSON lines, a batch at a time; `open` is an iterable of record batches. */
 #define BY_PYARROW(open)                                                                                               \
     "python3 -c 'import sys, json, pyarrow, pyarrow.parquet; sys.stdout.writelines(json.dumps({\"text\": t}) + "       \
     "\"\\n\" for b in " open                                                                                           \
@@ -13,7 +13,7 @@
 #define UNPACK        "unpack it and name the files in it"
 #define TO_UTF8(from) "convert it: iconv -f " from " -t UTF-8 %s > x.txt"
 
-/* What people have beside their text. `todo` may name the file once. */
+/* Common files that are not text. `todo` may name the file once. */
 static const struct {
     const char *magic;
     int length, offset;
@@ -51,7 +51,7 @@ static status refuse(const char *name, const char *what, const char *todo)
                        file ? name : "", file ? file + 2 : "");
 }
 
-/* Bytes that no UTF-8 has, of a beginning that may end within a character. */
+/* Counts bytes invalid in UTF-8; the beginning may end within a character. */
 static int64_t count_malformed(const char *bytes, int64_t length)
 {
     int64_t count = 0;
@@ -66,7 +66,7 @@ static int64_t count_malformed(const char *bytes, int64_t length)
     return count;
 }
 
-/* Controls that text does not have: those below a space but tab, line and page ends, backspace and escape. */
+/* Counts controls that text lacks: all below a space but tab, line and page ends, backspace and escape. */
 static int64_t count_controls(const char *bytes, int64_t length)
 {
     int64_t count = 0;
@@ -86,8 +86,8 @@ status sniff_check(const char *name, const char *bytes, int64_t length, bool zer
         return STATUS_OK;
     if (!zeros && memchr(bytes, 0, (size_t)length))
         return refuse(name, "a binary file", "extract its text, or write it as JSON-lines");
-    /* some damage is common in what was gathered from many places, and is replaced; letters of another encoding, which
-     * come every few words, and binary data are more than that */
+    /* some damage is common in collected text, and is replaced; letters of another encoding, which come every few
+     * words, and binary data exceed this limit */
     if (count_malformed(bytes, length) * 200 > length + 200)
         return refuse(name, "in another encoding, or binary", TO_UTF8("ISO-8859-1") ", if that is its encoding");
     if (!zeros && count_controls(bytes, length) * 50 > length + 50)

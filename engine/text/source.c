@@ -19,12 +19,12 @@
 #define INPUT_BYTES (1 << 18)
 #define MAGIC_BYTES 6 /* enough to recognise any format */
 
-/* A compressed format: how it is recognised, opened and unpacked. */
+/* A compressed format: its magic bytes, and how it is opened and unpacked. */
 typedef struct packing {
     const char *name;
     const char *magic;
     void (*begin)(source *s);
-    /* Unpack into `out`; also called without input, when the stream may hold text back. */
+    /* Unpacks into `out`; also called without input, when the stream may hold text back. */
     status (*read)(source *s, char *out, int64_t *got, int64_t room);
     void (*end)(source *s);
 } packing;
@@ -33,8 +33,8 @@ struct source {
     char *name;
     int file;
     blocks_object *remote; /* an object of a store in place of a file; NULL: none */
-    int64_t place;  /* in the object: what is fetched next */
-    bool waits;     /* reading may wait for others: not a regular file */
+    int64_t place;         /* offset in the object of the next fetch */
+    bool waits;            /* reading may wait for others: not a regular file */
     const atomic_bool *stop;
     const packing *packing;
     uint8_t *input; /* [INPUT_BYTES]; at .. filled is not used yet */
@@ -49,7 +49,7 @@ struct source {
     } of;
 };
 
-/* Wait until there is something to read. */
+/* Waits until there are bytes to read. */
 static status wait_for_input(const source *s)
 {
     struct pollfd ready = {.fd = s->file, .events = POLLIN};
@@ -57,12 +57,12 @@ static status wait_for_input(const source *s)
         if (s->stop && atomic_load(s->stop))
             return status_fail(STATUS_FAILED, "%s: stopped", s->name);
         int found = s->waits ? poll(&ready, 1, 100) : 1;
-        if (found > 0 || (found < 0 && errno != EINTR)) /* after a signal there may still be nothing */
+        if (found > 0 || (found < 0 && errno != EINTR)) /* read() repeats after a signal */
             return STATUS_OK;
     }
 }
 
-/* Read more of an object of a store. */
+/* Reads more of an object of a store. */
 static status fetch(source *s)
 {
     int64_t left = blocks_bytes(s->remote) - s->place, room = INPUT_BYTES - s->filled;
@@ -75,7 +75,7 @@ static status fetch(source *s)
     return STATUS_OK;
 }
 
-/* Read more into the input buffer, after what it has. */
+/* Reads more into the input buffer, after its content. */
 static status fill(source *s)
 {
     if (s->at == s->filled)
@@ -363,7 +363,7 @@ status source_seek(source *s, int64_t offset)
         s->place = offset < blocks_bytes(s->remote) ? offset : blocks_bytes(s->remote);
     else if (lseek(s->file, offset, SEEK_SET) < 0)
         return status_fail(STATUS_FAILED, "%s: %s", s->name, strerror(errno));
-    s->consumed -= s->filled - s->at; /* what was read beyond the old place is not used */
+    s->consumed -= s->filled - s->at; /* drops bytes that were read beyond the old position */
     s->at = s->filled = 0;
     s->ended = false;
     return STATUS_OK;
@@ -378,7 +378,7 @@ status source_read(source *s, char *out, int64_t *got, int64_t room)
         bool dry = s->at == s->filled;
         if (dry && s->complete)
             return STATUS_OK;
-        TRY(s->packing->read(s, out, got, room)); /* without input, too: a packed stream may hold text back */
+        TRY(s->packing->read(s, out, got, room)); /* also called without input: a packed stream may hold text back */
         if (dry && *got == 0 && !s->complete)
             return status_fail(STATUS_FAILED, "%s: the packed text ends in the middle", s->name);
     }

@@ -15,21 +15,21 @@
 
 typedef struct source source;
 
-/* "-": standard input. When *stop becomes true, by any thread, reading fails soon, even where a pipe has nothing; NULL:
- * it never does. */
+/* Opens a source; "-": standard input. Once *stop is true, set by any thread, reading fails soon, even where a pipe is
+ * empty; NULL: never. */
 status source_open(source **out, const char *path, const atomic_bool *stop);
 void source_close(source *s);
 AUTO_CLOSES(source, source_close)
-/* The bytes of a regular file or an object, packed as they are; fails with what else it is. */
+/* Returns the bytes of a regular file or an object, packed; fails, with its kind, for any other file. */
 status source_size(int64_t *bytes, const char *path);
-const char *source_name(const source *s); /* for messages */
+const char *source_name(const source *s); /* name for messages */
 
-/* Read up to `room` bytes; *got is 0 at the end and only there. A packed file that is cut off or damaged fails. */
+/* Reads up to `room` bytes; *got is 0 at the end and only there. A packed file that is cut off or damaged fails. */
 status source_read(source *s, char *out, int64_t *got, int64_t room);
 
-/* Whether source_seek() can go to any byte of what is read: a regular file or an object that is not packed. */
+/* True if source_seek() can go to any byte: a regular file or an object that is not packed. */
 bool source_seekable(const source *s);
-int64_t source_bytes(const source *s); /* of one that is seekable */
+int64_t source_bytes(const source *s); /* bytes of a seekable one */
 status source_seek(source *s, int64_t offset);
 
 int64_t source_consumed(const source *s); /* bytes of the file read so far, packed as they are */

@@ -110,7 +110,7 @@ uint8_t unicode_class_of(uint32_t code)
 static void mark_unstable(unicode_classes *c)
 {
     for (uint32_t code = 0; code < 0x10FFFF; code = code == 0xFFFF ? 0x10FFF : code + 1) {
-        if (code == 0x12000) /* the scripts above U+FFFF whose characters compose lie between U+11000 and U+12000 */
+        if (code == 0x12000) /* above U+FFFF, characters that compose lie in scripts between U+11000 and U+12000 */
             break;
         if (code >= 0xD800 && code < 0xE000)
             continue;
@@ -156,8 +156,8 @@ int unicode_encode(char *out, uint32_t code)
     return (int)utf8proc_encode_char((utf8proc_int32_t)code, (utf8proc_uint8_t *)out);
 }
 
-/* The bytes of the well-formed character at text (Unicode 15, table 3-7), or 0; *seen: how many bytes of a possible
- * character are there, *wanted: how many it would have. */
+/* Returns the bytes of the well-formed character at text (Unicode 15, table 3-7), or 0; *seen: how many bytes of a
+ * possible character are there, *wanted: how many it would have. */
 static int well_formed(const uint8_t *text, int64_t length, int *seen, int *wanted)
 {
     uint8_t first = text[0], low = 0x80, high = 0xBF;
@@ -270,9 +270,8 @@ bool unicode_is_stable(const unicode_classes *c, const char *text, int64_t lengt
     return true;
 }
 
-/* Characters with a combining class or a decomposition that came after Unicode 9, the version of the tables by which
- * Hugging Face's tokenizers normalize: to them they are nothing but themselves. (Blocks that are new as a whole are one
- * row.) */
+/* Characters with a combining class or a decomposition that came after Unicode 9, the version of the tables of Hugging
+ * Face's tokenizers, which leave them unchanged. (Blocks that are new as a whole are one row.) */
 static const unicode_range after_unicode_9[] = {
     // clang-format off
     {0x07FD, 0x07FD, 0},   {0x0897, 0x089F, 0},   {0x08CA, 0x08D3, 0},   {0x09FE, 0x09FE, 0},   {0x0C3C, 0x0C3C, 0},
@@ -296,7 +295,7 @@ static bool is_after_unicode_9(uint32_t code)
     return false;
 }
 
-/* Append the normal form of text without characters of that kind. */
+/* Appends the normal form of text without characters after Unicode 9. */
 static status append_normal(buffer *out, const char *text, int64_t length, unicode_form form)
 {
     static const utf8proc_option_t options[] = {

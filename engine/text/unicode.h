@@ -1,4 +1,4 @@
-/* What the tokenizers need of Unicode: well-formed UTF-8, classes of characters, normal forms.
+/* Unicode for the tokenizers: well-formed UTF-8, classes of characters, normal forms.
  *
  * The classes (letter, number, white space) come from utf8proc's tables; a unicode_classes is their copy for quick
  * lookup, immutable once made, shared by threads, owned by its opener. Every function but unicode_check and
@@ -28,7 +28,7 @@ typedef enum unicode_form {
 } unicode_form;
 
 typedef struct unicode_classes {
-    uint8_t basic[65536]; /* classes of U+0000 to U+FFFF; those above are computed */
+    uint8_t basic[65536]; /* classes of U+0000 to U+FFFF; higher ones are computed */
 } unicode_classes;
 
 /* Letters and numbers that a library's tables may lack, in ascending order; ends with {0, 0, 0}. */
@@ -39,16 +39,16 @@ typedef struct unicode_range {
 
 extern const unicode_range unicode_younger[];
 
-unicode_classes *unicode_classes_open(bool stability); /* whether UNICODE_UNSTABLE is wanted: some milliseconds */
+unicode_classes *unicode_classes_open(bool stability); /* with UNICODE_UNSTABLE, which takes some milliseconds */
 void unicode_classes_close(unicode_classes *c);
-uint8_t unicode_class_of(uint32_t code); /* without UNICODE_UNSTABLE for what lies above U+FFFF */
+uint8_t unicode_class_of(uint32_t code); /* omits UNICODE_UNSTABLE above U+FFFF */
 
 static inline uint8_t unicode_class(const unicode_classes *c, uint32_t code)
 {
     return code < 65536 ? c->basic[code] : unicode_class_of(code);
 }
 
-/* Read the character at `text`; returns its bytes. */
+/* Reads the character at `text`; returns its bytes. */
 static inline int unicode_decode(const uint8_t *text, uint32_t *code)
 {
     uint32_t first = text[0];
@@ -68,24 +68,24 @@ static inline int unicode_decode(const uint8_t *text, uint32_t *code)
     return 4;
 }
 
-/* Write `code` at `out` (room for 4); returns its bytes. */
+/* Writes `code` at `out` (room for 4); returns its bytes. */
 int unicode_encode(char *out, uint32_t code);
 
-/* The length of the longest well-formed beginning of `text`: `length` when all is well. */
+/* Returns the length of the longest well-formed beginning of `text`: `length` if all is well. */
 int64_t unicode_check(const char *text, int64_t length);
-/* At a place where unicode_check stopped: the bytes that one U+FFFD replaces (the longest beginning of a character
- * that is there, at least 1; Unicode 15, 3.9, "substitution of maximal subparts"). *cut: the text ends within a
- * character that more bytes could complete. */
+/* Returns, where unicode_check stopped, the bytes that one U+FFFD replaces (the longest beginning of a character that
+ * is there, at least 1; Unicode 15, 3.9, "substitution of maximal subparts"). *cut: the text ends within a character
+ * that more bytes could complete. */
 int unicode_malformed(const char *text, int64_t length, bool *cut);
-/* Append `text` with each malformed part replaced by U+FFFD. */
+/* Appends `text` with each malformed part replaced by U+FFFD. */
 void unicode_repair(buffer *out, const char *text, int64_t length);
 
 bool unicode_is_word(uint32_t code); /* \w: letters, marks, decimal and letter numbers, connectors, joiners */
-/* The character that ends at text[at] (at > 0) begins at the returned offset. */
+/* Returns the offset at which the character that ends at text[at] (at > 0) begins. */
 int64_t unicode_previous(const char *text, int64_t at);
 
-/* True when NFC leaves the text as it is (it may do so, too, when this says false). */
+/* True if NFC leaves the text unchanged (it may do so, too, if this is false). */
 bool unicode_is_stable(const unicode_classes *c, const char *text, int64_t length);
-/* Replace out's content by the normal form of `text`, by Unicode 9's tables, as Hugging Face's tokenizers do it: later
+/* Replaces out's content by the normal form of `text`, by Unicode 9's tables, as Hugging Face's tokenizers do: later
  * characters stay as they are. */
 status unicode_normalize(buffer *out, const char *text, int64_t length, unicode_form form);

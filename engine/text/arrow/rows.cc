@@ -1,8 +1,8 @@
 /* libphalanx_parquet.so: rows of a column of text in Parquet files, Arrow files and Arrow streams, by Apache's C++
- * libraries. C sees columns_arrow (../columns_reader.h) and nothing else; exceptions and statuses end here.
+ * libraries. C sees only columns_arrow (../columns_reader.h); exceptions and statuses end here.
  *
- * Parquet is read by its low-level interface: a page of one column at a time, whose values are looked at where they
- * lie. A file's own numbers decide how much memory that takes, so all of it comes from a pool with a limit.
+ * Parquet is read by its low-level interface: a page of one column at a time, with its values used in place. A file's
+ * own numbers decide how much memory that takes, so all of it comes from a pool with a limit.
  */
 #include "engine/text/columns_reader.h"
 
@@ -14,7 +14,7 @@
 #include <parquet/api/schema.h>
 
 #ifdef __clang__
-#pragma clang diagnostic ignored "-Winconsistent-missing-override" /* what older libraries do not have */
+#pragma clang diagnostic ignored "-Winconsistent-missing-override" /* older libraries lack `override` */
 #endif
 
 #include <algorithm>
@@ -33,7 +33,7 @@ constexpr int64_t BLOCK_ROWS = 1024;
 constexpr int64_t READ_BYTES = 1 << 18;
 constexpr size_t MOST_NAMED = 16; /* columns that a message names */
 
-/* What fails here, as a sentence; what the libraries say is another exception's. */
+/* An own failure, as a sentence; the libraries' failures are another exception. */
 struct failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -85,7 +85,7 @@ class bounded_pool : public arrow::ProxyMemoryPool
     }
 };
 
-/* The caller's file, as the libraries want to see one. */
+/* The caller's file, as a file of the libraries. */
 class host_file : public arrow::io::RandomAccessFile
 {
   public:
@@ -137,7 +137,7 @@ class host_file : public arrow::io::RandomAccessFile
 
     arrow::Result<std::shared_ptr<arrow::Buffer>> ReadAt(int64_t position, int64_t bytes) override
     {
-        /* a size from the file is worth nothing before it has been held against the file */
+        /* a size from the file counts only once checked against the file */
         const int64_t there = std::min(bytes, std::max<int64_t>(file_.size - std::max<int64_t>(position, 0), 0));
         if (there < 0)
             return arrow::Status::IOError("a place outside of the file");
@@ -161,8 +161,8 @@ class host_file : public arrow::io::RandomAccessFile
         return buffer;
     }
 
-    /* At once, in the caller's thread: the libraries' own threads would still hold the file and its memory when the
-     * caller has closed it. Older libraries know the first only. */
+    /* Reads at once, in the caller's thread: the libraries' own threads would still hold the file and its memory after
+     * the caller has closed it. Older libraries know the first only. */
     arrow::Future<std::shared_ptr<arrow::Buffer>> ReadAsync(const arrow::io::IOContext &, int64_t position,
                                                             int64_t bytes) override
     {
@@ -185,14 +185,14 @@ class host_file : public arrow::io::RandomAccessFile
     bool closed_ = false;
 };
 
-/* ---- what is common ---- */
+/* ---- common parts ---- */
 
 class rows
 {
   public:
     virtual ~rows() = default;
 
-    /* -1: the file does not say. */
+    /* Returns -1: the file does not say. */
     virtual int64_t count() const
     {
         return -1;
@@ -234,7 +234,7 @@ class rows
     std::vector<int64_t> length_;
 };
 
-/* A file's columns, by name and type, for the message that one of them is missing or no text. */
+/* A file's columns, by name and type, for the message that one is missing or no text. */
 using column_list = std::vector<std::pair<std::string, std::string>>;
 
 static std::string named(const column_list &columns)
@@ -247,7 +247,7 @@ static std::string named(const column_list &columns)
     return columns.empty() ? "no columns" : text;
 }
 
-/* The place of the one column of that name. */
+/* Returns the index of the one column of that name. */
 static int find_column(const column_list &columns, const std::string &field)
 {
     int found = -1;
@@ -287,7 +287,7 @@ static std::string parquet_type(const Node &node)
     return node.is_repeated() ? "nested: a list of " + type : type;
 }
 
-/* A string, or bytes that nobody has called anything: older writers leave the type of strings out. */
+/* True for strings, and for bytes without a logical type: older writers leave out the type of strings. */
 static bool parquet_is_text(const Node &node)
 {
     if (node.is_group() || node.is_repeated() ||
@@ -349,7 +349,7 @@ class parquet_rows : public rows
     }
 
   private:
-    /* Go to the group of the next row, or one towards it, and in it to the row. */
+    /* Moves to the group of the next row, or one towards it, and in it to the row. */
     void open_group()
     {
         const auto metadata = file_->metadata();
@@ -404,7 +404,7 @@ class parquet_rows : public rows
 
     std::unique_ptr<parquet::ParquetFileReader> file_;
     std::shared_ptr<parquet::RowGroupReader> in_group_;
-    std::shared_ptr<parquet::ByteArrayReader> values_; /* of the group, or none */
+    std::shared_ptr<parquet::ByteArrayReader> values_; /* reads the current group; NULL: none */
     int column_ = 0, group_ = -1;
     bool optional_ = false;
     int64_t count_ = 0, row_ = 0, end_ = 0, group_end_ = 0; /* row_: the next; group_end_: of group_ */
@@ -414,8 +414,8 @@ class parquet_rows : public rows
 
 /* ---- Arrow ---- */
 
-/* The type as bytes, whose checks do not ask for UTF-8: a record that has none is one bad record, not a bad file. NULL:
- * no text. */
+/* Returns the type as bytes, which are not checked for UTF-8: a malformed record is one bad record, not a bad file.
+ * NULL: no text. */
 static std::shared_ptr<arrow::DataType> as_bytes(const arrow::DataType &type)
 {
     switch (type.id()) {
@@ -435,7 +435,7 @@ static std::shared_ptr<arrow::DataType> as_bytes(const arrow::DataType &type)
     }
 }
 
-/* The type of the values, without a dictionary and an extension's name. */
+/* Returns the type of the values, without a dictionary and an extension's name. */
 static const arrow::DataType &values_type(const arrow::DataType &type)
 {
     if (type.id() == arrow::Type::EXTENSION)
@@ -454,7 +454,7 @@ static std::string arrow_type(const arrow::DataType &type)
 class arrow_rows : public rows
 {
   protected:
-    /* The place of the column of text. */
+    /* Finds the column of text. */
     static int find_text(const arrow::Schema &schema, const std::string &field)
     {
         column_list columns;
@@ -476,7 +476,7 @@ class arrow_rows : public rows
         return o;
     }
 
-    /* The next batch, or none at the end; *done: the share of the file that lies before its end. */
+    /* Returns the next batch, or none at the end; *done: the share of the file that lies before its end. */
     virtual std::shared_ptr<arrow::RecordBatch> next_batch(double *done) = 0;
 
   public:
@@ -495,7 +495,7 @@ class arrow_rows : public rows
     void open_batch()
     {
         at_ = 0;
-        batch_.reset(); /* before the next one is made: one at a time */
+        batch_.reset(); /* frees it before the next one is made */
         values_.reset();
         indices_.reset();
         batch_ = next_batch(&done_);
@@ -526,7 +526,7 @@ class arrow_rows : public rows
         auto data = column->data()->Copy();
         data->type = type;
         values_ = arrow::MakeArray(data);
-        must(values_->ValidateFull()); /* offsets are the file's word: all of them lie within its bytes */
+        must(values_->ValidateFull()); /* checks that the file's offsets lie within its bytes */
     }
 
     void append_value(int64_t row)
@@ -561,7 +561,7 @@ class arrow_rows : public rows
     }
 
     std::shared_ptr<arrow::RecordBatch> batch_;
-    std::shared_ptr<arrow::Array> column_, values_, indices_; /* values_: as bytes, perhaps a dictionary's */
+    std::shared_ptr<arrow::Array> column_, values_, indices_; /* values_: as bytes, perhaps of a dictionary */
     bool ended_ = false;
     int64_t at_ = 0, row_ = 0; /* at_: in the batch */
     double done_ = 0;
@@ -619,16 +619,16 @@ class arrow_stream_rows : public arrow_rows
     std::shared_ptr<arrow::ipc::RecordBatchStreamReader> reader_;
 };
 
-/* ---- what C calls ---- */
+/* ---- the C interface ---- */
 
-/* One for the process, which reads a file at a time; never destroyed, so that nothing outlives it. */
+/* Returns the process's pool, for one open file at a time; never destroyed, so that it outlives all users. */
 static arrow::MemoryPool *shared_pool()
 {
     static bounded_pool *const made = new bounded_pool;
     return made;
 }
 
-/* Nothing that is thrown passes into C. */
+/* Catches every exception before it reaches C. */
 template <typename Body> int guarded(char *message, Body body) noexcept
 {
     try {

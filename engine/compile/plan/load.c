@@ -54,7 +54,7 @@ static double *room_for(const load_law *law, int draws)
 
 /* ---- a run's trace ----------------------------------------------------------------------------------------------- */
 
-/* False: the line is no record of a model with so many layers and experts. */
+/* False: the line is no record of a model with these layers and experts. */
 static bool read_record(double *share, int64_t *step, const load_law *law, const json_t *line)
 {
     const json_t *loads = json_object_get(line, "loads"), *number = json_object_get(line, "step");
@@ -187,7 +187,7 @@ static double log_binomial(double n, double k, double p)
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(p) + (n - k) * log1p(-p);
 }
 
-/* More than `room` of so many trials, added up term by term from the nearer side. */
+/* Probability of more than `room` of n trials, added up term by term from the nearer side. */
 static double binomial_above(double n, double p, double room)
 {
     double k = room + 1, mean = n * p;
@@ -264,12 +264,12 @@ double load_slowest(const load_law *law, const compile_options *o)
 
 /* ---- the ladder -------------------------------------------------------------------------------------------------- */
 
-/* How likely each state of the ladder is. */
+/* Probability of each state of the bucket choice. */
 typedef struct ladder_chain {
     double at[LADDER_RUNGS][RUNG_QUIET][LADDER_RUNGS]; /* rung, quiet, most */
 } ladder_chain;
 
-/* A step that lacks[i] have no room for on rung i: what it plays is added to `plays`. */
+/* Adds a step's plays to `plays`; a share lacks[i] of steps has no room in bucket i. */
 static void play_step(ladder_chain *c, double plays[LADDER_RUNGS], const double lacks[LADDER_RUNGS])
 {
     ladder_chain next = {0};
@@ -315,7 +315,7 @@ static void play_draw(load_outcome *out, ladder_chain *c, const load_law *law, i
     }
 }
 
-/* The shares of steps that have no room, of one draw. `blocks`: how often each rank of a block has such rows a step. */
+/* Adds one draw's shares of steps without room. `blocks`: how often per step each rank of a block has such rows. */
 static void expect_draw(load_outcome *out, double lacks[LADDER_RUNGS], ranks_load *l, const load_law *law, int draw,
                         const ladder_shape *s, double blocks)
 {

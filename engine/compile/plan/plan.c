@@ -82,7 +82,7 @@ void plan_measure(plan_rank *out, const compiled *c)
 
 /* ---- which ranks to compile -------------------------------------------------------------------------------------- */
 
-/* `gradient`: which of the ranks whose gradients sum. */
+/* `gradient`: index among the ranks that sum gradients. */
 static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
 {
     int at[GRID_AXES] = {[GRID_TENSOR] = tensor_rank, [GRID_PIPELINE] = stage};
@@ -103,7 +103,7 @@ static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
     out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
 }
 
-/* What a load changes: played beside the step. */
+/* Plays a load's effects beside the step. */
 static void add_loaded(plan *p, const compiled *c)
 {
     if (p->profile.load <= 0)
@@ -231,7 +231,7 @@ static status time_step(plan *p)
 
 /* ---- the price of other choices ---------------------------------------------------------------------------------- */
 
-/* What replicas exchange: weights and gradients. */
+/* Returns the bytes that replicas exchange: weights and gradients. */
 static int64_t sent_to_replicas(const plan_rank *r)
 {
     int64_t bytes = 0;
@@ -287,12 +287,12 @@ static status price_choices(plan *p)
 
 /* ---- the price of the order -------------------------------------------------------------------------------------- */
 
-/* The same program in order and as it was lowered, both before attention is given what is left. */
+/* Prices the program in order and as lowered, both before attention is given the free memory. */
 static status price_order(plan_rank *r, const plan *p)
 {
     compile_options o = p->options;
     o.grid = grid_of(&o.grid, r->rank);
-    o.loss_tokens = r->loss_tokens; /* as it was decided */
+    o.loss_tokens = r->loss_tokens; /* keep the decision */
     RELEASED_BY(compile_free) compiled c = {0};
     RELEASED_BY(recompute_decision_free) recompute_decision d = {0};
     int64_t bound[2];
@@ -312,7 +312,7 @@ status plan_price_order(plan *p)
 {
     for (int i = 0; i < p->count; i++) {
         plan_rank *r = &p->ranks[i];
-        if (r->order == ORDER_AS_LOWERED || p->options.grid.ranks == 1) /* a rank alone sends nothing: nothing moves */
+        if (r->order == ORDER_AS_LOWERED || p->options.grid.ranks == 1) /* one rank alone sends no messages */
             continue;
         if (i > 0 && r[-1].at[GRID_PIPELINE] == r->at[GRID_PIPELINE])
             r->order_bytes = r[-1].order_bytes;

@@ -1,11 +1,8 @@
-/* What a layout needs and does, found by compiling the ranks that differ: nothing runs, no device and no data is asked
- * for.
- *
- * Ranks are grouped. One rank of each pipeline stage is compiled, and more where tensor ranks hold different parameters
- * or different numbers of tokens. Along the data axis the owned rows can differ by a row, and small parameters belong
- * to one rank each: the rank that owns the most is listed for all of them, and `spread` says how much less the least
- * one holds. A plan owns its lists and frees them with plan_free.
- */
+/* Finds a layout's needs and work by compiling the ranks that differ; needs no device and no data. Ranks are grouped.
+ * One rank of each pipeline stage is compiled, and more where tensor ranks hold different parameters or different
+ * numbers of tokens. Along the data axis the owned rows can differ by a row, and small parameters belong to one rank
+ * each: the rank that owns the most is listed for all of them, and `spread` says how much less the least one holds. A
+ * plan owns its lists and frees them with plan_free. */
 #pragma once
 
 #include <stdio.h>
@@ -19,41 +16,41 @@
 typedef struct plan_rank {
     int rank, at[GRID_AXES];
     int count;      /* ranks that are like this one, itself included */
-    int64_t spread; /* of owned state: how much less the smallest of them holds */
+    int64_t spread; /* bytes of owned state that the smallest of them holds less */
     int layers;
     int64_t arena, lower_bound;         /* the whole arena; the least it could be with these tensors */
     int64_t pinned, offloaded;          /* host memory, on a GPU; of it, optimizer state */
-    int communicators;                  /* on a GPU */
-    int64_t graph_nodes;                /* of CUDA graphs; 0: there are none */
-    int64_t transient, transient_bound; /* of the training step */
+    int communicators;                  /* GPU only */
+    int64_t graph_nodes;                /* nodes of CUDA graphs; 0: there are none */
+    int64_t transient, transient_bound; /* training step */
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
     int64_t tensors;
-    char *decision; /* what a budget recomputes, in words; NULL without */
+    char *decision; /* a budget's recomputed ops, in words; NULL without */
     compile_order order;
-    int64_t order_bytes; /* what the order adds to what is alive where the training step peaks; plan_price_order() */
+    int64_t order_bytes; /* bytes that the order adds to those alive at the training step's peak; plan_price_order() */
     int ops, dropped;
-    int64_t feedback;                               /* what compressed gradients lack, kept between steps */
+    int64_t feedback;                               /* error feedback of compressed gradients, kept between steps */
     int64_t attention;                              /* working memory of attention's backward pass, the most */
     int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
-    double loss_seconds, loss_seconds_whole;        /* of a micro-batch; the same in one piece */
-    double flops;                                   /* of a training step */
-    plan_update update;                             /* of those, the optimizer's */
-    int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
-    int64_t windowed;                               /* of sent[AXIS_CONTEXT], by layers that have a window */
-    int arena_rung;                                 /* whose program needs the whole arena */
-    int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */
+    double loss_seconds, loss_seconds_whole;        /* a micro-batch; the same in one piece */
+    double flops;                                   /* FLOPs of a training step */
+    plan_update update;                             /* part of it: the optimizer's */
+    int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* per training step */
+    int64_t windowed;                               /* part of sent[AXIS_CONTEXT]: layers that have a window */
+    int arena_rung;                                 /* capacity bucket that needs the whole arena */
+    int in_flight;                                  /* micro-batches x chunks of activations held at its peak */
 } plan_rank;
 
 /* One choice of when to gather weights and reduce gradients. */
 typedef struct plan_choice {
     bool gather_each, reduce_each, chosen;
-    int64_t arena, sent; /* of the rank that needs most; bytes sent along the data axis in a step */
+    int64_t arena, sent; /* the neediest rank's; bytes sent along the data axis in a step */
 } plan_choice;
 
 enum { PLAN_CHOICES = 4 };
 
 typedef struct plan {
-    compile_options options;                     /* of rank 0 */
+    compile_options options;                     /* rank 0's */
     profile profile;                             /* borrows its points */
     int64_t parameters, active, tokens_per_step; /* active: parameters that compute one token */
     double flops_per_token;                      /* causal attention counted as half */
@@ -61,14 +58,14 @@ typedef struct plan {
     plan_rank *ranks;
     int count;
     schedule *schedule;
-    schedule found; /* with SCHEDULE_AUTO: options.found */
+    schedule found; /* SCHEDULE_AUTO: options.found */
     schedule few;   /* where the vocabulary is divided: options.few */
     timing timing;
-    simulation spans; /* of the actions, as they are played */
-    double peak;      /* FLOP/s that products of its precision can reach: those of a step are the MFU of it */
+    simulation spans; /* the actions, as they are played */
+    double peak;      /* FLOP/s that products of its precision can reach: the base of the step's MFU */
     double step_seconds, mfu;
-    /* With profile.load: the first rung's program where all ranks have the mean's rows, and the programs of the rungs
-     * above it; rung_seconds: of all rungs, those without a program 0. */
+    /* Only with profile.load: the first bucket's program at balanced load, and the programs of the buckets above it;
+     * rung_seconds: all buckets, 0 without a program. */
     timing even, higher[LADDER_RUNGS - 1];
     profile even_prices;
     double even_seconds, rung_seconds[LADDER_RUNGS];
@@ -78,25 +75,25 @@ typedef struct plan {
 
 /* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
 status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only);
-/* The same without what other choices of ZeRO would cost. */
+/* Makes the same plan, without the costs of other choices of ZeRO. */
 status plan_make_step(plan *out, const compile_options *options, const profile *prices);
 void plan_free(plan *p);
-/* What the order costs, of one rank of each stage. */
+/* Computes the cost of the order, for one rank of each stage. */
 status plan_price_order(plan *p);
 /* Bytes of a GPU that a rank's process has beside its arena. */
 int64_t plan_rank_beside(const plan_rank *k, const reserve *r);
-/* The listed rank that needs most of a GPU, and what is taken beside its arena. */
+/* The neediest listed rank of a GPU, and its bytes beside the arena. */
 const plan_rank *plan_neediest(const plan *p);
-/* Does it fit into the profile's device, which may have no memory of its own? */
+/* True if it fits the profile's device, which may have no memory of its own. */
 bool plan_fits(const plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */
 void plan_measure(plan_rank *out, const compiled *c);
 
 /* A plan in words: for a person, for programs, and the program of one rank op by op. */
 
-/* STATUS_USAGE where the plan does not fit the profile's device, with how much is missing, and where. */
+/* Returns STATUS_USAGE if the plan does not fit the profile's device: how much is missing, and where. */
 status plan_text_verdict(const plan *p);
-/* For a person. */
+/* Prints a plan for a person. */
 void plan_text_report(FILE *out, const plan *p);
 /* The same facts for programs, as members of an object. */
 void plan_text_facts(fact_writer *out, const plan *p);

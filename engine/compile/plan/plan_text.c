@@ -64,7 +64,7 @@ static void print_layout(FILE *out, const plan *p)
                 compile_find_prices(o));
 }
 
-/* On a GPU: the rank that needs most, with what is taken beside its arena. */
+/* Prints the GPU memory of the neediest rank, including its bytes beside the arena. */
 static void print_reserve(FILE *out, const plan *p)
 {
     const profile *h = &p->profile;
@@ -159,7 +159,7 @@ static void print_loss(FILE *out, const plan *p)
     if (with == p->count)
         return;
     const plan_rank *r = &p->ranks[with];
-    /* nobody has said how much memory there is, and on this device that would decide how large a chunk is */
+    /* the memory is unknown, and on this device it would decide how large a chunk is */
     bool grows = p->options.budget == 0 && !(p->options.backend && p->options.backend->same_bits);
     fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
             (long long)r->loss_tokens, BYTES_TEXT(r->loss_bytes), r->loss_seconds);
@@ -220,7 +220,7 @@ static const char *without_cudnn(const compile_options *o)
     return "of windows where ranks divide samples";
 }
 
-/* Who computes the backward pass, and in how much working memory; a plan without the GPU's kernels has none. */
+/* Prints who computes the backward pass, and its working memory; a plan without the GPU's kernels has none. */
 static void print_attention(FILE *out, const plan *p)
 {
     const int64_t most = WITH_MOST(p, attention)->attention;
@@ -248,7 +248,7 @@ static void print_attention(FILE *out, const plan *p)
                 bytes);
 }
 
-/* What a context rank is given of a layer and micro-batch by the others, and the price of the other way. */
+/* Prints a context rank's receipts for a layer and micro-batch, and the price of the other way. */
 static void print_latents(FILE *out, const plan *p)
 {
     const compile_options *o = &p->options;
@@ -279,7 +279,7 @@ static void print_gathered(FILE *out, const plan *p)
             BYTES_TEXT(rows * heads * width * (double)dtype_bytes(precision_compute(o->precision))));
 }
 
-/* How tokens come to experts, and what their transfers take by the prices of this plan, either way. */
+/* Prints how tokens come to experts, and the time of their transfers by the prices of this plan, either way. */
 static void print_dispatch(FILE *out, const plan *p)
 {
     const compile_options *o = &p->options;
@@ -396,7 +396,7 @@ static void print_time(FILE *out, const plan *p)
     if (p->timing.barrier / p->step_seconds >= 0.0005)
         fprintf(out, "norm              %.1f%% of the step, until all ranks have their gradients\n",
                 100 * p->timing.barrier / p->step_seconds);
-    /* What is left when the bubble and the waits are taken off. */
+    /* the rest, without the bubble and the waits */
     if (p->timing.cores / p->step_seconds >= 0.0005)
         fprintf(out, "cores             %.1f%% of the step, which %d ranks wait for a core: they share %d\n",
                 100 * p->timing.cores / p->step_seconds, p->options.grid.ranks, p->profile.cores);
@@ -420,7 +420,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_layout(out, p);
     print_memory(out, p);
     print_work(out, p);
-    /* The rank whose update takes longest. */
+    /* the rank with the longest update */
     const plan_rank *most = WITH_MOST(p, update.seconds);
     const plan_update *u = &most->update;
     fprintf(out, "\nupdate            %s: %.2g s on rank %d, %s FLOPs (%.2g%% of its step's), %s of working memory",

@@ -10,8 +10,8 @@
 #include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 
-/* By how much estimates are off: a layout is left out where its estimate is so much worse than the best that was
- * played, and not tried where it would take so much more memory than there is. */
+/* Error of estimates, as a factor: a layout is left out if its estimate is this much worse than the best that was
+ * played, and not tried if it would take this much more than the memory. */
 static const double SLACK_SECONDS = 1.03, SLACK_BYTES = 1.02;
 
 enum { MOST_CHUNKS = 16, MOST_TOKENS = 1 << 17, ROUND = 4 };
@@ -65,7 +65,7 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
     }
 }
 
-/* Micro-batches and chunks of a layout whose sizes are said. */
+/* Adds the micro-batches and chunks of a layout with all sizes given. */
 static void add_batches(list *all, search_layout l, const search_terms *t)
 {
     int layers = t->config->model.shape.layers, stages = l.of.size[GRID_PIPELINE];
@@ -82,9 +82,9 @@ static void add_batches(list *all, search_layout l, const search_terms *t)
 /* Fewer tokens of a sample than this are no rank's alone: the messages of keys are waited for by too little work. */
 enum { LEAST_CONTEXT = 4096 };
 
-/* The most ranks that are worth while along a coordinate: those that divide a layer's weights wait for each other, and
- * stay on a node; the keys of long samples are worth a way between nodes (2407.21783 has 16 ranks of 8,192 tokens).
- * Those that divide samples: none until it is known how many ranks are left. */
+/* Returns the most useful ranks along a coordinate: ranks that divide a layer's weights wait for each other, and stay
+ * on a node; the keys of long samples are worth a way between nodes (2407.21783 has 16 ranks of 8,192 tokens).
+ * Coordinates that divide samples: none until the number of remaining ranks is known. */
 static int64_t worth_along(int coordinate, const search_terms *t)
 {
     switch (axis_coordinates[coordinate].divides) {
@@ -107,8 +107,8 @@ static int most_along(int coordinate, const search_terms *t)
     return (int)(most < t->ranks ? most : t->ranks);
 }
 
-/* All sizes from a coordinate on, whose ranks in `l` are one each; those that are left divide the samples. Where ranks
- * divide weights, tokens between blocks are divided or not. */
+/* Adds all sizes from a coordinate on, which are 1 in `l`; the remaining ranks divide the samples. Where ranks divide
+ * weights, tokens between blocks are divided or not. */
 static void add_sizes(list *all, search_layout l, const search_terms *t, int from)
 {
     int *size = l.of.size;
@@ -146,15 +146,15 @@ int search_all(search_layout **out, const search_terms *t)
 
 /* ---- estimates --------------------------------------------------------------------------------------------------- */
 
-/* What so many communicators leave to the arena: only a program says how many there are, and how large its graphs
- * are, which the programs of the best layouts count. */
+/* Returns the arena's room beside this many communicators: only programs know the number of communicators, and the size
+ * of graphs, and only the best layouts have programs. */
 static int64_t room_beside(const search_terms *t, int communicators)
 {
     return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators, 0) : 0);
 }
 
-/* The least. Stages have several communicators; else there is one an axis along which layers communicate, one of the
- * gradients and one of the grid, which are the same where layers have none. */
+/* Returns the least room. Stages have several communicators; else there is one per axis along which layers communicate,
+ * one for the gradients and one for the grid, which are the same if layers have none. */
 int64_t search_budget(const search_terms *t, const search_layout *l)
 {
     const int64_t mebibyte = 1 << 20;
@@ -166,7 +166,7 @@ int64_t search_budget(const search_terms *t, const search_layout *l)
     return room - room % mebibyte;
 }
 
-/* The most: one communicator a coordinate. */
+/* Returns the most room: one communicator per coordinate. */
 static double most_room(const search_terms *t, const search_layout *l)
 {
     int communicators = 0;
@@ -175,7 +175,7 @@ static double most_room(const search_terms *t, const search_layout *l)
     return (double)room_beside(t, communicators);
 }
 
-/* With a budget: between keeping everything and keeping nothing, by how much does not fit. */
+/* Estimates with a budget: interpolates between keeping everything and nothing, by the bytes that do not fit. */
 static bool estimate_budget(search_estimate *e, search_layout *l, double room, double enough)
 {
     search_layout none = *l, full = *l;
@@ -196,7 +196,7 @@ static bool is_found(const search_layout *l)
     return l->of.schedule == SCHEDULE_AUTO;
 }
 
-/* Those with schedules that are to be found last. */
+/* Sorts by estimate; schedules to be found come last. */
 static int by_estimate(const void *a, const void *b)
 {
     const search_layout *x = a, *y = b;
@@ -207,7 +207,7 @@ static int by_estimate(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* A layout by what it takes at least, which is known before its schedule is simulated. */
+/* A layout and its lower bound of time, known before its schedule is simulated. */
 typedef struct candidate {
     int index;
     double least;
@@ -234,7 +234,7 @@ static candidate *list_candidates(search_estimate *e, const search_layout *layou
     return all;
 }
 
-/* Estimates those whose work alone does not rule them out: may[i] says of each whether it may fit; *least: the one that
+/* Estimates the layouts not ruled out by their work alone: may[i] says of each whether it may fit; *least: the one that
  * needs least memory. */
 static void estimate_candidates(bool *may, search_layout *layouts, int count, search_layout *least,
                                 const search_terms *t, search_estimate *e)
@@ -257,7 +257,7 @@ static void estimate_candidates(bool *may, search_layout *layouts, int count, se
     }
 }
 
-/* Those that may fit, the best first; *least: the one that needs least memory. */
+/* Estimates, and sorts the layouts that may fit, the best first; *least: the one that needs least memory. */
 static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
 {
     search_estimate *e = search_estimate_open(t->config, t->prices, t->backend, t->law);
@@ -344,8 +344,8 @@ static int by_seconds(const void *a, const void *b)
     return by_estimate(&x->layout, &y->layout);
 }
 
-/* Layouts whose estimates are off by the same things, as their links carry the same: by how much at least, of those
- * that were played. */
+/* Layouts with estimates off for the same reasons, as their links carry the same; `ratio` is the least error of the
+ * played ones. */
 typedef struct family {
     int size[GRID_AXES]; /* but for the number of other samples */
     int expert;
@@ -356,10 +356,10 @@ typedef struct family {
 
 enum { SAME_FAMILY = 2 };
 
-/* What is tried, in this order: layouts by their estimates, corrected by what those of their family turned out to take
- * and at most SAME_FAMILY of one in a round; each round followed by those of it again, with a budget, that did not fit:
- * what the order holds and estimates do not know of is then given up, or made room for. What would keep everything is
- * tried with a budget at once: where it fits, the program is the same. */
+/* The layouts to try, in this order: by their estimates, corrected by the family's played times, and at most
+ * SAME_FAMILY of a family in a round; each round is followed by its misfits again, with a budget: bytes that the order
+ * holds, unknown to estimates, are then given up, or made room for. Layouts that would keep everything are tried with a
+ * budget at once: where it fits, the program is the same. */
 typedef struct tries {
     const search_layout *layouts;
     bool *taken;
@@ -402,7 +402,7 @@ static void open_tries(tries *t, const search_layout *layouts, int count)
         t->family_at[i] = family_of(t, &layouts[i]);
 }
 
-/* The best that is left, of families that have not had their share of the round; -1: none. */
+/* Returns the best remaining layout of a family with fewer than SAME_FAMILY in the round; -1: none. */
 static int best_left(const tries *t, double enough)
 {
     int best = -1;
@@ -413,7 +413,7 @@ static int best_left(const tries *t, double enough)
     return best;
 }
 
-/* With a budget, unless that has been tried. */
+/* Adds the layout with a budget, unless that has been tried. */
 static void try_budgeted(tries *t, const search_layout *of)
 {
     search_layout l = *of;
@@ -426,7 +426,7 @@ static void try_budgeted(tries *t, const search_layout *of)
     t->budgeted[t->budgeted_count++] = l;
 }
 
-/* The next at most `room`, none whose estimate is certainly worse than `best`. */
+/* Takes the next layouts, at most `room`, none with an estimate certainly worse than `best`. */
 static int next_round(search_layout *out, tries *t, int room, double best)
 {
     int n = 0;
@@ -441,7 +441,7 @@ static int next_round(search_layout *out, tries *t, int room, double best)
         if (i < 0 && n > 0)
             break;
         for (int k = 0; i < 0 && k < t->family_count; k++)
-            t->families[k].of_round = 0; /* nothing else is left */
+            t->families[k].of_round = 0; /* no others are left */
         i = i < 0 ? best_left(t, best * SLACK_SECONDS) : i;
         if (i < 0)
             break;
@@ -455,13 +455,13 @@ static int next_round(search_layout *out, tries *t, int room, double best)
     return n;
 }
 
-/* `all`: where what does not fit is to be tried with a budget, or NULL. */
+/* `all`: gets the layouts that do not fit, to be tried with a budget; or NULL. */
 static void play_round(search *out, tries *all, const search_terms *t, const search_layout *these, int count)
 {
     search_result round[ROUND];
     status ok[ROUND];
     int order[ROUND];
-    /* Those with the most stages first, which take longest: so threads end at about the same time. */
+    /* Layouts with the most stages, which take longest, go first: so threads end at about the same time. */
     for (int i = 0; i < count; i++) {
         int k = i;
         for (; k > 0 && these[order[k - 1]].of.size[GRID_PIPELINE] < these[i].of.size[GRID_PIPELINE]; k--)
@@ -489,7 +489,7 @@ static void play_round(search *out, tries *all, const search_terms *t, const sea
     qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
 }
 
-/* The same on every machine: it hangs on the layout that seems best, not on a clock. */
+/* The number of exact programs depends on the layout that seems best, not on a clock: the same on every machine. */
 static int programs(const search_terms *t, const search_layout *best)
 {
     int64_t most = SEARCH_WORK / ((int64_t)t->config->model.shape.layers * search_microbatches(t->config, best));
@@ -502,8 +502,8 @@ static void tell(const search *s, const search_terms *t, int shown)
         t->progress(t->context, s->exact, shown, s->count ? &s->results[0] : NULL);
 }
 
-/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `until` only until something
- * fits. */
+/* Plays rounds of a fixed size, so that no clock decides which layouts are left out. Goes past `until` only until
+ * something fits. */
 static void play_named(search *out, tries *all, const search_terms *t, int until, int shown)
 {
     search_layout these[ROUND];
@@ -533,8 +533,8 @@ static void estimate_again(search_layout *l, const search *played)
     l->seconds = best < 1e300 ? best : l->seconds;
 }
 
-/* Schedules are found last, for the layouts whose step may become the shortest: to find one takes as long as to play a
- * program. What would keep everything is tried with a budget alone, which leaves it more room. */
+/* Finds schedules last, for the layouts that may become the fastest: to find one takes as long as to play a program. A
+ * layout that would keep everything is tried with a budget alone, which leaves it more room. */
 static void play_found(search *out, const search_terms *t, search_layout *layouts, int count, int room, int shown)
 {
     int kept = 0, at = 0;
@@ -553,14 +553,14 @@ static void play_found(search *out, const search_terms *t, search_layout *layout
     }
 }
 
-/* Named schedules first, then those that are found; the programs that these do not need come back. */
+/* Plays named schedules first, then found ones; programs left over go back to the named ones. */
 static void play_best(search *out, const search_terms *t, search_layout *layouts, int count)
 {
     int named = 0;
     while (named < count && !is_found(&layouts[named]))
         named++;
     int most = t->most || !named ? t->most : programs(t, &layouts[0]);
-    int shown = most < count ? most : count, share = most / SEARCH_FOUND; /* those left to schedules that are found */
+    int shown = most < count ? most : count, share = most / SEARCH_FOUND; /* programs left to found schedules */
     int found = named == count ? 0 : share > 2 ? share : most > 2 ? 2 : 0;
     tries all;
     open_tries(&all, layouts, named);

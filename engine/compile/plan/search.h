@@ -1,12 +1,11 @@
-/* Which layout of a configuration is fastest on so many ranks, of those that fit?
+/* Searches a configuration's layouts that fit on a number of ranks for the fastest.
  *
  * All layouts are estimated (search_estimate.h): tensor and pipeline ranks, virtual stages, schedule, ZeRO,
  * micro-batch, sequence parallelism, recompute or a budget. From the best estimate on they are compiled and played
- * exactly, several at a time in threads, until no other can be better by what estimates are off, or `most` have been.
- * What does not fit is tried again with a budget, and what would keep everything is at once: the order holds bytes that
- * estimates do not know of. At last schedules are found (compile_find()) for a few of the best layouts with several
- * stages; it takes too long for all. The same search gives the same answer, whatever the threads.
- */
+ * exactly, several at a time in threads, until no other can be better within the estimates' error, or `most` have been.
+ * A layout that does not fit is tried again with a budget, and one that would keep every activation is at once: the
+ * order holds bytes unknown to estimates. At last schedules are found (compile_find()) for a few of the best layouts
+ * with several stages; it takes too long for all. The same search gives the same answer, whatever the threads. */
 #pragma once
 
 #include "engine/compile/plan/load.h"
@@ -16,19 +15,19 @@
 typedef struct search_result {
     search_layout layout;
     bool fits;
-    double seconds, mfu, bubble; /* with a load replays count, priced as on the first rung */
-    double replays;              /* of a step */
+    double seconds, mfu, bubble; /* replays count under a load, priced as in the first bucket */
+    double replays;              /* per step */
     double compute;              /* mean seconds over the ranks */
     double exposed[AXIS_COUNT];
     int64_t arena, beside; /* bytes of the rank that needs most */
 } search_result;
 
 typedef struct search_terms {
-    const config *config; /* what is not searched stays as it says */
+    const config *config; /* gives the values that are not searched */
     int ranks;
     const profile *prices;
-    int64_t memory;            /* bytes of a device, arena and what is beside it */
-    const op_backend *backend; /* whose working memory counts, or NULL */
+    int64_t memory;            /* bytes of a device, arena and the rest */
+    const op_backend *backend; /* its working memory counts; or NULL */
     const load_law *law;       /* how tokens choose experts, or NULL: all alike */
     int most;                  /* exact programs; 0: from SEARCH_LEAST to SEARCH_MOST, as many as SEARCH_WORK allows */
     /* `done` of at most `all` exact programs, and the best so far, or NULL; may be NULL */
@@ -41,14 +40,14 @@ typedef struct search_terms {
 enum { SEARCH_LEAST = 8, SEARCH_MOST = 45, SEARCH_WORK = 22500, SEARCH_FOUND = 8 };
 
 typedef struct search {
-    int layouts, within;    /* that were estimated, and those of them that may fit */
+    int layouts, within;    /* estimated layouts; of them, layouts that may fit */
     int exact;              /* programs compiled */
-    search_result *results; /* those that fit, fastest first */
+    search_result *results; /* layouts that fit, fastest first */
     int count;
     search_result least; /* if none fits: the one that needs least */
 } search;
 
-/* STATUS_OK too where nothing fits. */
+/* STATUS_OK also if no layout fits. */
 status search_run(search *out, const search_terms *terms);
 /* All layouts, in the order in which they are numbered; the caller frees the list. */
 int search_all(search_layout **out, const search_terms *terms);

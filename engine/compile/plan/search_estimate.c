@@ -17,22 +17,22 @@
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/simulate.h"
 
-/* A layer's part of one micro-batch, or some layers', or that of the ends (embedding, last norm, head, loss, and the
- * block behind the last layer). */
+/* Costs of one micro-batch: of a layer, of some layers, or of the ends (embedding, last norm, head, loss, and the MTP
+ * module). */
 enum { PART_FIELDS = PHASE_COUNT + CLASS_COUNT + 4 };
 typedef union part {
     struct {
-        double phase[PHASE_COUNT]; /* seconds, what ranks of a layer exchange included; of the update: of a step */
-        double weight;             /* of the backward phase: gradients of weights */
+        double phase[PHASE_COUNT]; /* seconds, including exchanges within a layer; the update's are per step */
+        double weight;             /* part of the backward phase: gradients of weights */
         double deferred;           /* bytes that these gradients read: held until they are computed */
         double memory[CLASS_COUNT];
-        double parameters, of_experts; /* of this rank; of them, its experts' */
+        double parameters, of_experts; /* this rank's parameters; its experts' among them */
     };
     double field[PART_FIELDS]; /* all of it */
 } part;
 
 typedef struct probe {
-    search_layout of; /* with one stage, and no other samples: the ranks are those that share a layer */
+    search_layout of; /* one stage, no other samples: only the ranks that share a layer */
     bool impossible;
     part *kinds; /* a layer of each kind */
     part ends;
@@ -55,8 +55,8 @@ struct search_estimate {
     int kinds;
     probe *probes;
     int count;
-    int recent[RECOMPUTE_FULL + 1];         /* the probe that was asked for last */
-    schedule last;                          /* for the next layout often has it, too, */
+    int recent[RECOMPUTE_FULL + 1];         /* the last used probe */
+    schedule last;                          /* the next layout often has it, too, */
     pipeline pipelines[RECOMPUTE_FULL + 1]; /* or all of this */
 };
 
@@ -155,8 +155,7 @@ static void count_parameters(part *out, const decoder *d)
     }
 }
 
-/* What a rank computes of the update. Where ranks of the data axis divide experts, they sum gradients meanwhile, which
- * data_seconds() says. */
+/* Seconds of a rank's update. Data ranks that divide experts sum gradients meanwhile, which data_seconds() counts. */
 static double update_seconds(const search_estimate *e, const compiled *c)
 {
     const program *list = &c->training.list;
@@ -167,7 +166,7 @@ static double update_seconds(const search_estimate *e, const compiled *c)
     return sum;
 }
 
-/* `plain` is the program in an order that holds nothing longer than it must. */
+/* Measures a program; `plain` is it in an order that holds no tensor longer than it must. */
 static void measure(part *out, const search_estimate *e, const compiled *c, const compiled_program *plain,
                     const timing *p)
 {
@@ -240,15 +239,15 @@ static status measure_kind(part *layer, part *ends, const search_estimate *e, co
     return STATUS_OK;
 }
 
-/* The kind of layer that the ends are measured beside: the first, or the last layer's, like which is the block behind
- * it. */
+/* Returns the kind of layer measured with the ends: the first or, with an MTP module, the last layer's, like which it
+ * is. */
 static int kind_of_ends(const search_estimate *e)
 {
     const model_shape *s = &e->of->model.shape;
     return s->mtp_layers > 0 ? e->kind_of[s->layers - 1] : 0;
 }
 
-/* The ends are those of a model of one kind's layers; temporary memory is what the kind that needs most does. */
+/* Makes a probe. The ends are measured on a model of one kind of layer; temporary memory is the neediest kind's. */
 static void make_probe(probe *out, const search_estimate *e)
 {
     double temporary = 0;
@@ -268,8 +267,8 @@ static int common_divisor(int a, int b)
     return b ? common_divisor(b, a % b) : a;
 }
 
-/* The layout of the probe that says what a layer of `l` costs: `l` without what a layer does not depend on. A block of
- * ranks that divide experts may need some of the data axis. */
+/* The layout of the probe that measures a layer of `l`: `l` without the choices that a layer does not depend on. A
+ * block of ranks that divide experts may need some of the data axis. */
 static search_layout probed_layout(const search_layout *l)
 {
     search_layout of = {.of = l->of, .micro_batch = l->micro_batch, .recompute = l->recompute};
@@ -337,7 +336,7 @@ static void count_kinds(int *counts, const search_estimate *e, int first, int la
         counts[e->kind_of[i]]++;
 }
 
-/* So many layers of each kind together. */
+/* Sums counts[k] layers of each kind k. */
 static part sum_layers(const search_estimate *e, const probe *p, const int *counts)
 {
     part sum = {0};
@@ -347,14 +346,14 @@ static part sum_layers(const search_estimate *e, const probe *p, const int *coun
     return sum;
 }
 
-/* Where the stages divide the vocabulary, the block behind the last layer stays with the last: it counts as a layer of
- * the last layer's kind. How many more layers of a kind a chunk has, the last of all or another one. */
+/* Number of layers of a kind that a chunk has in addition, the last of all or another one: where the stages divide the
+ * vocabulary, the MTP module stays with the last chunk and counts as a layer of the last layer's kind. */
 static int layers_behind(const search_estimate *e, const search_layout *l, bool last, int kind)
 {
     return last && search_divides_vocabulary(l) && kind == kind_of_ends(e) ? e->of->model.shape.mtp_layers : 0;
 }
 
-/* The ends, without what counts as a layer. */
+/* The ends, without the parts counted as layers. */
 static part ends_of(const search_estimate *e, const search_layout *l, const probe *p)
 {
     part ends = p->ends;
@@ -405,7 +404,7 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
     }
 }
 
-/* From the first stage to the second; one stage sends nothing. */
+/* Seconds of a message from the first stage to the second; one stage sends no messages. */
 static double message_seconds(const search_estimate *e, const search_layout *l)
 {
     grid g = search_grid(l);
@@ -414,11 +413,10 @@ static double message_seconds(const search_estimate *e, const search_layout *l)
     return g.size[GRID_PIPELINE] > 1 ? profile_message(&e->prices, &g, grid_member(&g, AXIS_PIPELINE, 1), bytes) : 0;
 }
 
-/* The share that nothing hides of what the ranks whose gradients sum exchange each micro-batch. */
+/* The exposed share of each micro-batch's exchange among the ranks that sum gradients. */
 static const double SHOWN_SHARE = 0.6;
 
-/* The weights that ranks along an axis hold together, gathered, and their gradients reduced: what of it nothing hides,
- * seconds. */
+/* Seconds, exposed, to gather the weights that ranks along an axis hold together and to reduce their gradients. */
 static double seconds_along(const search_estimate *e, const search_layout *l, axis a, double weights, double gradients)
 {
     grid g = search_grid(l);
@@ -450,14 +448,14 @@ static double data_seconds(const search_estimate *e, const search_layout *l, con
 static const double HELD_LONGER = 2;
 enum { MESSAGES_MORE = 5 };
 
-/* How many ranks along an axis divide what is of this class. */
+/* Number of ranks along an axis that divide this class. */
 static int sharing_ranks(const search_layout *l, axis a, tensor_class class)
 {
     grid g = search_grid(l);
     return storage_shares(l->of.zero, class) ? grid_group_size(&g, a) : 1;
 }
 
-/* A rank's part of what some layers have of this class: experts are divided among those that hold the same. */
+/* A rank's part of some layers' bytes of this class: experts are divided along their data parallel group. */
 static double own_part(const search_layout *l, tensor_class class, const part *of, double all)
 {
     double experts = expert_share(of);
@@ -465,7 +463,7 @@ static double own_part(const search_layout *l, tensor_class class, const part *o
                   (experts > 0 ? experts / sharing_ranks(l, AXIS_HOLDERS, class) : 0));
 }
 
-/* Bytes of a stage of these layers, whose peak is `held` micro-batches of its activations. */
+/* Bytes of a stage of these layers, with `held` micro-batches of its activations at the peak. */
 static double stage_bytes(const search_layout *l, const part *of_ends, const part *layers, bool end, double held)
 {
     double sum = of_ends->memory[CLASS_TEMPORARY] + of_ends->memory[CLASS_INPUT];
@@ -473,7 +471,7 @@ static double stage_bytes(const search_layout *l, const part *of_ends, const par
     sum += held * (layers->memory[CLASS_KEPT] + (search_divides_vocabulary(l) ? 0 : end * of_ends->memory[CLASS_KEPT]));
     for (int i = 0; i < CLASS_COUNT; i++)
         if (storage_shares(STORAGE_LEVELS - 1, (tensor_class)i)) {
-            /* of the ends either the embedding or the head, but where a stage has both, or a part */
+            /* a stage has either the embedding or the head of the ends, but both if it is alone, or a part of each */
             double share = l->of.size[GRID_PIPELINE] == 1 ? 1
                            : search_divides_vocabulary(l) ? 1.0 / l->of.size[GRID_PIPELINE]
                            : end                          ? 0.5
@@ -509,7 +507,7 @@ static double held_share(const search_estimate *e, const probe *p)
     return most;
 }
 
-/* Layers of each kind on each stage, from those of each chunk. */
+/* Counts layers of each kind on each stage from the layers of each chunk. */
 static void count_stages(int *stages, const search_estimate *e, const search_layout *l, const int *layers)
 {
     const schedule *s = &e->last;
@@ -546,7 +544,7 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
     return STATUS_OK;
 }
 
-/* What hangs neither on ZeRO nor on a budget: simulated once for all of them. */
+/* Simulates a pipeline once for all layouts that differ only in ZeRO and budget. */
 static const pipeline *find_pipeline(search_estimate *e, const search_layout *l, const probe *p)
 {
     pipeline *known = &e->pipelines[l->recompute];

@@ -1,10 +1,11 @@
-/* Predicts the time of a step: plays the programs of the ranks that differ on simulated queues. One rank of each stage
- * is played; the other ranks of its groups do the same at the same time. A rank has one queue that computes, and one
- * for each of its communicators: along an axis, or to a neighbour in one direction. Communication begins when all
- * participants have launched it, their communicators have finished earlier launches, and their links (to the node, or
- * to the network) are free: a link serves groups one after another, messages too, and both share it evenly. Computing
- * ranks are not blocked, but on a GPU communication takes `taken` of the multiprocessors from ops that run beside it;
- * where the host moves messages, it takes the time of the ranks that wait. */
+/* Predicts the time of a step: plays the programs of the ranks that differ on simulated queues.
+ *
+ * One rank of each stage is played; the other ranks of its groups do the same at the same time. A rank has one queue
+ * that computes, and one for each of its communicators: along an axis, or to a neighbour in one direction.
+ * Communication begins when all participants have launched it, their communicators have finished earlier launches, and
+ * their links (to the node, or to the network) are free: a link serves groups one after another, messages too, and both
+ * share it evenly. Computing ranks are not blocked, but on a GPU communication takes `taken` of the multiprocessors
+ * from ops that run beside it; where the host moves messages, it takes the time of the ranks that wait. */
 #pragma once
 
 #include "engine/compile/time/profile.h"

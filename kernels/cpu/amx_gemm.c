@@ -1,8 +1,8 @@
 /* A tile register is 16 rows of 64 bytes: 16 by 16 of C in fp32, of A 16 rows of 32 neighbours along k, of B 16 pairs
  * of neighbours along k for 16 columns. Both operands are packed as they are loaded, tile after tile; a strip of B of
  * two tiles stays in the first-level cache along all rows of A, A in the second. Blocks of C are divided among the
- * threads. How a step along k is added up is the processor's own, so bits are others than those of tile_gemm.c; but no
- * bit depends on the number of threads, and none of a row of C on how many rows there are. */
+ * threads. The processor decides how a step along k is added up, so bits differ from tile_gemm.c's; but no bit depends
+ * on the number of threads, and no bit of a row of C on the number of rows. */
 #include "kernels/cpu/products.h"
 
 #if defined __x86_64__ && defined __linux__
@@ -48,9 +48,9 @@ bool amx_gemm_usable(void)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-/* Of a tile; two tiles are a strip's columns, and as many rows are computed at a time. */
+/* Sizes of a tile; two tiles are a strip's columns, and as many rows are computed at a time. */
 enum { ROWS = 16, DEPTH = 32, TILE = ROWS * DEPTH, STRIP = 2 * ROWS, SQUARE = STRIP * STRIP };
-/* Of a block of C and of a step along k. C is kept where there are several steps, else a block may be wider. */
+/* Sizes of a block of C and of a step along k. C is kept where there are several steps, else a block may be wider. */
 enum { HIGH = 512, KEPT_WIDE = 256, WIDE = 1024, DEEP = 1024 };
 
 /* A thread's: A [HIGH / 16][DEEP / 32] tiles, a strip of B [DEEP / 32][2] tiles, C [KEPT_WIDE / 32][HIGH / 32] squares
@@ -212,7 +212,7 @@ static void compute(float *to, const float *from, const uint16_t *a, const uint1
         square_of(to, from, a, b, steps, 1, 1);
 }
 
-/* The square's [rows, columns] to C from `to` on; what C holds is added in fp32. */
+/* Writes the square's [rows, columns] to C from `to` on; if `adds`, adds C's values in fp32. */
 static void write_square(void *to, const float *square, const gemm_shape *s, bool adds, int64_t rows, int64_t columns)
 {
     for (int64_t i = 0; i < rows; i++, square += STRIP)
@@ -245,7 +245,7 @@ static char *output_at(const gemm_shape *s, const gemm_operands *p, int64_t i, i
     return (char *)p->c + (i * s->c_row + j) * dtype_bytes((dtype)s->c_type);
 }
 
-/* While a square is computed, what it will be written to comes nearer. */
+/* Prefetches the square's destination in C while it is computed. */
 static void fetch_square(const char *c, const gemm_shape *s, int64_t rows)
 {
     int64_t bytes = dtype_bytes((dtype)s->c_type);

@@ -5,9 +5,9 @@
  *   P^T = 2^(scale S^T - top)            lane by lane: no horizontal maximum or sum
  *   O^T[d, queries] += V^T P^T          rows V^T, lanes P^T
  *
- * A thread takes one (sample, kv head) at a time, or a share of its query tiles where there are fewer of those than
+ * A thread takes one (sample, kv head) at a time, or a share of its query tiles where there are fewer pairs than
  * threads; K and V^T are packed once for all the query heads that share them. Tiles that the causal mask, the window or
- * the documents hide altogether are skipped. Each query tile's result depends on nothing but its inputs.
+ * the documents hide altogether are skipped. Each query tile's result depends on its inputs only.
  */
 #include <math.h>
 #include <string.h>
@@ -28,12 +28,12 @@ typedef struct attention_shape {
     int32_t heads, kv_heads, group; /* query heads to a kv head */
     int64_t d, d_even, d_lanes;     /* head_size of q and k, padded for pairs, padded for vectors */
     int64_t e, e_even, e_lanes;     /* that of v and y */
-    int64_t sequence, samples;      /* of keys */
-    int64_t key_tiles;              /* of a sample */
-    int64_t rows, run;              /* of queries; those in a run have neighbouring positions in one sample */
-    int64_t run_tiles, tiles;       /* of a run, and the most of one sample's runs */
+    int64_t sequence, samples;      /* keys of a sample; samples of the keys */
+    int64_t key_tiles;              /* tiles of a sample's keys */
+    int64_t rows, run;              /* queries; a run of queries has neighbouring positions in one sample */
+    int64_t run_tiles, tiles;       /* tiles of a run; the most tiles of one sample's runs */
     float scale, cap;
-    float exponent; /* what the softmax multiplies scores by: scale, or cap where it reads their tanh */
+    float exponent; /* factor of scores in the softmax: scale, or cap where it reads their tanh */
     int32_t window;
 } attention_shape;
 
@@ -103,13 +103,14 @@ static bool tile_of(attention_tile *out, const attention_shape *a, const int32_t
     return true;
 }
 
-/* What the queries of a tile see: low and high of each (tile.h), and their bounds over the tile. */
+/* Keys that the queries of a tile see: low and high of each (tile.h), and their bounds over the tile. */
 typedef struct attention_range {
     float low[TILE_QUERIES], high[TILE_QUERIES];
     float least_low, most_low, least_high, most_high;
 } attention_range;
 
-/* Of a tile's queries; what is beyond them in the tile sees nothing. document_start: of all rows of q, or NULL */
+/* Computes the ranges of a tile's queries; padding rows of the tile see no key. document_start: one for each row of q,
+ * or NULL */
 static void range_of(attention_range *out, const attention_shape *a, const int32_t *document_start,
                      const attention_tile *tile)
 {
@@ -439,9 +440,9 @@ int64_t attention_grad_scratch_bytes(const op *o, int threads)
     return (threads > 1 ? threads : 1) * backward_layout(&m, NULL, &a, 4);
 }
 
-/* Packs the rows of `of` that are queries of a sample, head `head`'s elements of them, in both layouts: lanes[n /
- * P][wide][P], across[tiles][even / P][64][P]. What is beyond the queries in a tile are zeros: lanes are products' k
- * there, and the mask leaves zeros as they are. */
+/* Packs head `head`'s elements of a sample's query rows of `of` in both layouts: lanes[n / P][wide][P],
+ * across[tiles][even / P][64][P]. Padding rows of a tile are zeros: lanes are products' k there, and the mask leaves
+ * zeros as they are. */
 static void pack_rows(const backward_work *w, char *lanes, char *across, const tensor *of, int64_t head, bool value)
 {
     const tile_loops *t = w->t;
@@ -498,7 +499,7 @@ static void backward_tile(const backward_work *w, const tile_mask *mask, int64_t
     const tile_loops *t = w->t;
     const attention_shape *a = w->a;
     const backward_memory *m = w->m;
-    int64_t at = g * m->n + first; /* in rows of the group */
+    int64_t at = g * m->n + first; /* row within the group */
     float *dq = m->dq + at * a->d_even;
     t->product(m->s, TILE_QUERIES, m->k, a->d_even, t->pair, m->q_across + at * a->d_even * t->bytes, TILE_QUERIES,
                keys, TILE_QUERIES, a->d, false);

@@ -1,4 +1,4 @@
-/* The backend `cpu`: the table of its kernels, built from the op table, and what they want beforehand. */
+/* The backend `cpu`: the table of its kernels, built from the op table, and their preparation. */
 #include <stdio.h>
 
 #include "kernels/cpu/cpu.h"

@@ -86,7 +86,7 @@ void cpu_expert_bias(const op *o, const run_context *r)
 
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
 
-/* What the losses need of a row of logits. */
+/* Quantities that the losses need of a row of logits. */
 typedef struct row_of_logits {
     float *p;      /* [experts]: probabilities */
     float *slope;  /* [experts]: d p[e] / d logits[e] = slope[e] (1 - p[e]), d p[i] / d logits[e] = -slope[e] p[i] */

@@ -8,7 +8,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/ops/compression.h"
 
-/* A tensor whose rows are divided into parts, and a message's bytes of each. */
+/* A tensor with rows divided into parts, and the bytes of each part's message. */
 typedef struct divided {
     const tensor *t;
     compress_method method;
@@ -83,7 +83,7 @@ static void encode(const op *o, const run_context *r, const divided *d, int part
     else if (n > 0)
         compress_encode(message, x, &d->method, n);
     write_chunk(o->out[1], r, x, first, n, d->width);
-    /* nothing, where this part has fewer rows than the first */
+    /* empty where this part has fewer rows than the first */
     int64_t end = k == d->chunks - 1 ? o->out[0]->shape[1] : offset_of(d, k + 1);
     memset(message + bytes, 0, (size_t)(end - offset_of(d, k) - bytes));
 }

@@ -1,5 +1,5 @@
-/* The host's implementations: cpu_NAME for every row of the op table, and what they want beforehand. Each reads and
- * writes its operands in the arena of the run_context and nothing else; working memory is the op's scratch tensor. */
+/* The host's implementations: cpu_NAME for every row of the op table, and their preparation. Each reads and writes its
+ * operands in the arena of the run_context only; working memory is the op's scratch tensor. */
 #pragma once
 
 #include "kernels/table/op.h"

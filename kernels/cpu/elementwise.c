@@ -40,7 +40,7 @@ static const row_loops *loops_for(const tensor *t, const run_context *r)
     return isa_of(r)->rows[t->type];
 }
 
-/* cpu_NAME, whose pieces are given to the row loop of that name for the type of its input, with these arguments. */
+/* Defines cpu_NAME: each piece goes to the row loop of that name for the type of its input, with these arguments. */
 #define BY_PIECES(name, ...)                                                                                           \
     static void name##_piece(const isa *set, void *const *p, int64_t n, const op *o)                                   \
     {                                                                                                                  \
@@ -66,7 +66,7 @@ static void accumulate_piece(const isa *set, void *const *p, int64_t n, const op
 
 CPU_OP(accumulate, each_piece(o, r, accumulate_piece))
 
-/* Between two types through fp32, in short blocks that stay in the first-level cache. */
+/* Casts between two types through fp32, in short blocks that stay in the first-level cache. */
 static void cast_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {
     dtype to = (dtype)o->out[0]->type, from = (dtype)o->in[0]->type;

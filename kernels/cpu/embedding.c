@@ -66,7 +66,7 @@ static void table_grad(const op *o, const run_context *r)
 CPU_OP(embed_grad, table_grad(o, r))
 CPU_OP(add_positions_grad, table_grad(o, r))
 
-/* Columns are divided here too: in bands of 128, whole whoever computes them. */
+/* Divides columns, too: in bands of 128, which stay whole whichever thread computes them. */
 void cpu_bias_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0];

@@ -107,9 +107,9 @@ void cpu_route(const op *o, const run_context *r)
     }
 }
 
-/* With g = dweights and w = weights = scale p, a softmax' dlogits are [chosen] w g - p (g . w): where weights are
- * divided by their sum, this is w (g - g . w / scale) of the chosen and 0 of the others. A sigmoid's are w (g -
- * [divided] g . w / scale) (1 - p) of the chosen. */
+/* Computes dlogits. With g = dweights and w = weights = scale p, a softmax' dlogits are [chosen] w g - p (g . w): where
+ * weights are divided by their sum, this is w (g - g . w / scale) of the chosen and 0 of the others. A sigmoid's are w
+ * (g - [divided] g . w / scale) (1 - p) of the chosen. */
 static void route_grad_token(float *dlogits, const float *logits, const float *dweights, const int32_t *experts,
                              const float *weights, const isa *set, const op_routing *as)
 {
@@ -157,7 +157,8 @@ static int32_t kinds_of(const op *o)
 
 CPU_SCRATCH(assign, (threads < 1 ? 1 : threads) * kinds_of(o) * (int64_t)sizeof(int32_t))
 
-/* The kind of an assignment to `expert`, and what that is within a slot; -1: it is another rank's. */
+/* Returns the kind of an assignment to `expert`: its slot, or the expert; *within is the expert's number in the slot;
+ * -1: another rank's. */
 static int32_t kind_of(int64_t *within, const op *o, int32_t expert)
 {
     const op_routing *as = &o->at.routing;

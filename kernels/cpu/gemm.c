@@ -1,7 +1,7 @@
-/* The three products of a linear layer as strided matrix products, by oneDNN or by our own tiles: the one file that
- * sees oneDNN, versions 2.5 to 3.x. Its C API changed between 2 and 3: operation descriptors went away and memory
- * descriptors became opaque; the wrappers below hide that. Scratchpads are the caller's ("user" mode), so that
- * executing a primitive allocates nothing. */
+/* The three products of a linear layer as strided matrix products, computed by oneDNN or by our own tiles: the one file
+ * that includes oneDNN, versions 2.5 to 3.x. Its C API changed between 2 and 3: operation descriptors went away and
+ * memory descriptors became opaque; the wrappers below hide that. Scratchpads are the caller's ("user" mode), so that
+ * executing a primitive does not allocate. */
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -33,7 +33,8 @@ struct product {
     dnnl_memory_t memory[OPERANDS];
 };
 
-/* What the process has made so far: a memo of a pure function of the shape, looked up before the first step only. */
+/* Products that the process has made so far: a memo of a pure function of the shape, looked up before the first step
+ * only. */
 static struct {
     struct product *products;
     dnnl_engine_t engine;
@@ -151,7 +152,7 @@ static status product_shapes(struct product *p)
     const dnnl_dims_t sizes[OPERAND_SCRATCH] = {{g->m, g->k}, {g->k, g->n}, {1, g->n}, {g->m, g->n}};
     const dnnl_dims_t strides[OPERAND_SCRATCH] = {
         {g->a_row, g->a_column}, {g->b_row, g->b_column}, {g->n, 1}, {g->c_row, 1}};
-    memory_shape shapes[OPERAND_SCRATCH] = {0}; /* what is not made must still be safe to free */
+    memory_shape shapes[OPERAND_SCRATCH] = {0}; /* entries that are not made must still be safe to free */
     status s = STATUS_OK;
     int made = 0;
     for (; made < OPERAND_SCRATCH && s == STATUS_OK; made++)
@@ -215,9 +216,9 @@ static status product_get(struct product **out, const gemm_shape *shape)
 }
 
 /* False if running it would allocate memory: oneDNN's older products, which it takes below AVX-512, pack operands into
- * buffers of their own whatever the scratchpad mode. False too for bf16 products on AMX whose depth leaves 31 of a
- * tile's 32: those of oneDNN 2.6.3 are wrong, or end the program with an illegal instruction (k = 63, 1567, ...; found
- * by comparing every depth). */
+ * buffers of their own whatever the scratchpad mode. False too for bf16 products on AMX with a depth that leaves 31 of
+ * a tile's 32: oneDNN 2.6.3's are wrong, or end the program with an illegal instruction (k = 63, 1567, ...; found by
+ * comparing every depth). */
 static bool product_usable(const struct product *p)
 {
     for (int add = 0; add < 2; add++) {
@@ -285,7 +286,8 @@ static gemm_shape shape_of(const op *o, int threads)
     return s;
 }
 
-/* oneDNN's product, or NULL where our tiles multiply: what it does not take on this processor, or should not. */
+/* Returns oneDNN's product, or NULL where our tiles multiply: oneDNN cannot take it on this processor, or should
+ * not. */
 static struct product *library_product(const gemm_shape *s)
 {
     struct product *p = NULL;
@@ -321,7 +323,7 @@ static bool run_library(const op_prepared *self, const op *o, const run_context 
     return true;
 }
 
-/* Compiles what the library will execute, at most once a shape. */
+/* Compiles the library's products, at most once a shape. */
 status gemm_prepare(op *o, int threads)
 {
     op first = fuse_first(o);
@@ -369,7 +371,7 @@ void cpu_linear_grad_input(const op *o, const run_context *r)
 
 CPU_OP(linear_grad_weight, multiply(o, r))
 
-/* The host fuses nothing: what would be saved is small beside a product, and no bit may depend on fusion. */
+/* Runs a fused op as its two ops: fusing would save little beside a product, and no bit may depend on fusion. */
 static void two_steps(const op *o, const run_context *r)
 {
     op first = fuse_first(o), second = fuse_second(o);

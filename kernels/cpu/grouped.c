@@ -1,4 +1,4 @@
-/* Products of experts: a product for each, whose sizes the offsets say when the op runs. */
+/* Products of experts, one for each; the offsets give their sizes when the op runs. */
 #include "kernels/grouped.h"
 
 #include <string.h>
@@ -20,11 +20,11 @@ typedef struct grouped_run {
     grouped_product p;
     const int32_t *offsets;
     const run_context *r;
-    bool adds; /* to what a weight's gradient holds */
+    bool adds; /* adds the product to the weight's gradient */
 } grouped_run;
 
-/* What multiplies expert e's rows [first, first + count): operands row-major, `pitch` steps rows. A weight's gradient
- * without rows is zeros, or as it is. */
+/* Describes the product of expert e's rows [first, first + count): operands row-major, `pitch` steps rows. A weight's
+ * gradient without rows is zeros, or stays as it is. */
 static void product_of_expert(gemm_shape *s, gemm_operands *operands, const void *of, int64_t e)
 {
     const grouped_run *g = of;

@@ -14,7 +14,7 @@ enum { ISA_TYPES = 3 }; /* DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 index the loops of
 /* The scalars of one update: every expression that does not vary with the element. Each rule reads some of them. */
 typedef struct update_factors {
     float gradient;     /* factor on the gradient */
-    float beta1, beta2; /* what the means keep of themselves */
+    float beta1, beta2; /* shares of the moments that an update keeps */
     float rate;         /* adamw: lr / (1 - beta1^s) */
     float root;         /* 1 / (1 - beta2^s) */
     float epsilon;

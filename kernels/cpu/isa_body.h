@@ -1,5 +1,5 @@
-/* The table of one instruction set, included by the isa_*.c files, which say what simd.h is to use, ISA_TABLE, its
- * name, and ISA_TARGET, what the processor has beyond the least (only on x86-64). */
+/* The table of one instruction set, included by the isa_*.c files, which define simd.h's choice of vectors, ISA_TABLE,
+ * its name, and ISA_TARGET, the instructions beyond the baseline (only on x86-64). */
 #ifdef ISA_TARGET
 #include <immintrin.h>
 #define ISA_PRAGMA_(...) _Pragma(#__VA_ARGS__)

@@ -57,7 +57,7 @@ void cpu_split_keys(const op *o, const run_context *r)
 /* One thread's working memory, fp32. */
 typedef struct decode_memory {
     float *scores; /* [positions] */
-    float *query;  /* [rank + rope]: what meets a row of the cache */
+    float *query;  /* [rank + rope]: the vector multiplied with a row of the cache */
     float *met;    /* [rank + rope]: a row of the cache, or of w */
     float *sum;    /* [rank]: of latents by their probabilities */
     float *head;   /* [nope], then [v_head_size]: of q, then of y */

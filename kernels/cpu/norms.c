@@ -41,7 +41,7 @@ typedef void norm_row(const op *o, const run_context *r, const row_loops *loops,
 
 typedef struct norm_work {
     int64_t rows, elements; /* elements decide whether threads divide the rows */
-    int64_t width;          /* of the sums */
+    int64_t width;          /* width of the sums */
     norm_row *add_row;
 } norm_work;
 

@@ -10,7 +10,8 @@
 #include "kernels/host_device.h"
 #include "kernels/table/precision.h"
 
-/* Elements at a time: of an update, and of one that widens and rounds, whose copies stay in the first cache. */
+/* Elements at a time: UPDATE_PIECE of an fp32 update, UPDATE_NARROW of one that widens and rounds, so that its copies
+ * stay in the first-level cache. */
 enum { UPDATE_PIECE = 8192, UPDATE_NARROW = 2048, UPDATE_OPERANDS = 5 };
 
 void cpu_sum_squares(const op *o, const run_context *r)
@@ -43,8 +44,8 @@ void cpu_clip(const op *o, const run_context *r)
     control[CONTROL_SKIP] = finite ? 0 : 1;
 }
 
-/* An update's operands in a loop's order: outputs, then the gradient; and the numbers that round those that are
- * narrow: master and states, for output 0, a copy of the master, is rounded to nearest. */
+/* An update's operands in a loop's order: outputs, then the gradient; and the numbers that round narrow ones: master
+ * and states; output 0, a copy of the master, is rounded to nearest. */
 typedef struct updated {
     const tensor *t[UPDATE_OPERANDS];
     bool narrow[UPDATE_OPERANDS];
@@ -64,7 +65,7 @@ static updated operands_of(const op *o, const run_context *r)
     return u;
 }
 
-/* The loop in fp32 on widened copies of what is narrow, which then is rounded. */
+/* Runs the loop in fp32 on widened copies of narrow operands, and rounds them afterwards. */
 static void update_narrow(const isa *set, const updated *u, update_loop loop, void *const p[UPDATE_OPERANDS], int64_t n,
                           const update_factors *f, uint64_t first)
 {
@@ -127,7 +128,7 @@ static float factor(const op *o, const run_context *r)
     return ((const float *)tensor_at(o->in[2], r->arena))[CONTROL_FACTOR];
 }
 
-/* What decoupled weight decay leaves of a weight. */
+/* Factor of a weight under decoupled weight decay. */
 static float kept(const op *o, const step_scalars *s, float lr)
 {
     return (float)(1 - (o->at.decay ? (double)lr * (double)s->weight_decay : 0));

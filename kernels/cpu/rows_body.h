@@ -266,7 +266,7 @@ static float NAME(layernorm)(void *y, void *s_, float *mean_, const void *x_, co
     return rstd;
 }
 
-/* With h = s rstd: dw += dy h; returns the sum of w dy h. */
+/* Adds dy h to dw, where h = s rstd; returns the sum of w dy h. */
 static float NAME(norm_dot)(float *dw, const void *dy, const void *s, const void *w, int64_t n, float rstd,
                             float offset)
 {
@@ -302,7 +302,8 @@ static void NAME(rmsnorm_grad)(void *dx, float *dw, const void *dy, const void *
     NAME(norm_slope)(dx, dy, s, w, addend, n, rstd, offset, mean);
 }
 
-/* With h = (s - mean) rstd: dx = rstd (w dy - mean(w dy) - h mean(w dy h)) + addend, dw += dy h, db += dy. */
+/* Computes, where h = (s - mean) rstd: dx = rstd (w dy - mean(w dy) - h mean(w dy h)) + addend, dw += dy h, db +=
+ * dy. */
 static void NAME(layernorm_grad)(void *dx, float *dw, float *db, const void *dy, const void *s, const void *w,
                                  const void *addend, int64_t n, float mean, float rstd)
 {

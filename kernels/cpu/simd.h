@@ -1,7 +1,7 @@
 /* Vectors of floats, one vocabulary for every instruction set. Included by the isa_*.c files only, after one of
- * SIMD_AVX512 (with SIMD_BF16 where the processor has bf16 dot products), SIMD_AVX2 or nothing; the functions that use
+ * SIMD_AVX512 (with SIMD_BF16 where the processor has bf16 dot products), SIMD_AVX2 or neither; the functions that use
  * it are compiled once a file and reached through the table of isa.h. `vf` holds LANES floats. Functions with `n` take
- * 1 <= n <= LANES elements; what is beyond reads as 0 and is not written. */
+ * 1 <= n <= LANES elements; lanes beyond n read as 0 and are not written. */
 #pragma once
 
 #include <math.h>
@@ -19,7 +19,7 @@
 #define INLINE static inline __attribute__((always_inline, unused))
 
 #if defined SIMD_AVX512 || defined SIMD_AVX2
-/* ---- what AVX-512 and AVX2 have by the same names ---------------------------------------------------------------- */
+/* ---- operations that AVX-512 and AVX2 name alike ----------------------------------------------------------------- */
 #ifdef SIMD_AVX512
 enum { LANES = 16 };
 typedef __m512 vf;
@@ -190,7 +190,7 @@ INLINE vf vf_round(vf a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-/* in two halves, so that results below the normal range do not wrap */
+/* a 2^n, in two halves, so that results below the normal range do not wrap */
 INLINE vf vf_scale(vf a, vf n)
 {
     vi whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), rest = _mm256_sub_epi32(whole, half);
@@ -273,7 +273,7 @@ INLINE vf vf_sqrt(vf a)
         a[i] = sqrtf(a[i]);
     return a;
 }
-/* by adding and taking away 1.5 2^23, for |a| < 2^22 */
+/* rounds to nearest, by adding and taking away 1.5 2^23, for |a| < 2^22 */
 INLINE vf vf_round(vf a)
 {
     vf big = vf_set(0x1.8p23f);
@@ -390,8 +390,8 @@ INLINE vf vf_exp(vf x)
     return vf_scale(p + vf_set(1.0f), n);
 }
 
-/* 2^x by a polynomial of degree 5 fitted to 1.5e-7; 0 below -150, for x up to 126. The shorter function, where
- * x comes from an fp32 sum of products whose rounding is as large, or the result is rounded to 16 bits. */
+/* 2^x by a polynomial of degree 5 fitted to 1.5e-7; 0 below -150, for x up to 126. The shorter function, where x comes
+ * from an fp32 sum of products with as large a rounding error, or the result is rounded to 16 bits. */
 INLINE vf vf_exp2(vf x)
 {
     x = vf_max(vf_set(-160.0f), x);
@@ -414,7 +414,7 @@ INLINE vf vf_sigmoid_short(vf x)
 }
 /* Phi(x), the integral of the normal distribution up to x, which keeps its relative accuracy in the negative tail:
  * erfc(z) = t exp(P(t) - z^2), t = 1 / (1 + z / 2), for z >= 0; P is a least-squares fit of degree 9 at 200 Chebyshev
- * points of z in [0, 10], whose error is 5e-8. */
+ * points of z in [0, 10], with an error of 5e-8. */
 INLINE vf vf_normal_integral(vf x)
 {
     static const float p[] = {0.144930214f,   -0.680827178f, 1.15673376f,  -0.696251898f, -0.0802804326f,
@@ -427,7 +427,7 @@ INLINE vf vf_normal_integral(vf x)
     return vf_between(vf_set(1) - tail, x, vf_set(0), vf_set(INFINITY), tail);
 }
 /* tanh(x), to a relative error of 2e-7: (1 - e) / (1 + e), e = exp(-2 |x|), and where that cancels x + x^3 P(x^2), P a
- * least-squares fit of degree 4 at 400 Chebyshev points of x^2 in [0, 0.625^2], whose error is 1e-8. */
+ * least-squares fit of degree 4 at 400 Chebyshev points of x^2 in [0, 0.625^2], with an error of 1e-8. */
 INLINE vf vf_tanh(vf x)
 {
     static const float p[] = {-0.0056919856f, 0.0206262916f, -0.0537353195f, 0.13331382f, -0.333332807f};

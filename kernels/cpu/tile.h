@@ -21,14 +21,15 @@ enum { TILE_QUERIES = 64, TILE_KEYS = 64 };
 /* Which keys a query sees, as fp32 (exact below 2^24): low <= key <= high. */
 typedef struct tile_mask {
     const float *low, *high; /* [TILE_QUERIES] */
-    float first_key;         /* of the tile */
+    float first_key;         /* the tile's first key */
     bool partial;            /* some pair of the tile is masked */
 } tile_mask;
 
 typedef struct tile_loops {
-    int bytes; /* of E */
+    int bytes; /* bytes of an E */
     int pair;  /* P */
-    /* from T row-major x: x[m, k] to rows; x[k, m] transposed to rows; x[k, n] to lanes; x[n, k] transposed to lanes */
+    /* pack from T row-major x: x[m, k] to rows; x[k, m] transposed to rows; x[k, n] to lanes; x[n, k] transposed to
+     * lanes */
     void (*rows)(void *a, int64_t lda, const void *x, int64_t pitch, int64_t m, int64_t k);
     void (*rows_transposed)(void *a, int64_t lda, const void *x, int64_t pitch, int64_t k, int64_t m);
     void (*lanes)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t k, int64_t n);
@@ -40,7 +41,7 @@ typedef struct tile_loops {
     /* The same, and dp = (dp - delta) (1 - s^2), of which softmax_grad with a delta of 0 makes ds. */
     void (*cap_grad)(float *s, float *dp, const float *delta, int64_t keys, float factor);
     /* One step of the online softmax, to base 2 (scale holds log2 e), on scores s[keys][TILE_QUERIES]: p lanes = 2^(s
-     * scale - top), top and sum updated, fade = what older sums are multiplied by. Returns whether any fade < 1. */
+     * scale - top), top and sum updated, fade = the factor of older sums. Returns whether any fade < 1. */
     bool (*softmax)(void *p, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys,
                     float scale);
     /* c[m, TILE_QUERIES] *= fade, lane by lane */

@@ -34,7 +34,7 @@ typedef struct block {
     int64_t i, j, rows, columns;
 } block;
 
-/* Writes c[rows, columns] fp32 to C, which may be narrower: bias and what C holds are added in fp32. */
+/* Writes c[rows, columns] fp32 to C, which may be narrower; adds bias and C's own values in fp32. */
 static void write_block(const gemm_shape *s, const gemm_operands *p, const isa *set, float *c, block b)
 {
     const row_loops *out = set->rows[s->c_type], *plain = set->rows[DTYPE_FP32];

@@ -10,7 +10,7 @@ static void check_values(const op *o, const tensor *k, const tensor *v)
                    "v[t, kv_heads v_head_size] of k's type");
 }
 
-/* Of `in`: q, k, v. */
+/* Checks the inputs `in`: q, k, v. */
 static void check_attention(const op *o, tensor *const *in, const tensor *document_start, const tensor *places)
 {
     const tensor *q = in[0], *k = in[1];

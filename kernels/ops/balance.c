@@ -1,4 +1,4 @@
-/* What keeps experts evenly loaded: the load of each expert, the losses that follow from it, and their gradient. */
+/* Load balancing of experts: the load of each expert, the losses that follow from it, and their gradient. */
 #include "kernels/ops/family.h"
 
 /* Has each of the ranks along the slots a share of a sum? */
@@ -20,7 +20,7 @@ tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tenso
         if (axis_rows[a].layers && is_share(load, r->grid.group[a].slots))
             load = record_all_reduce(r, name, a, load);
     load = record_scale(r, name, load, scale);
-    recorder_keep(load); /* a few rows, for which nobody communicates again */
+    recorder_keep(load); /* a few rows, kept to avoid communicating again */
     return load;
 }
 
@@ -53,12 +53,12 @@ void infer_expert_count(op *o)
     OPERANDS_CHECK(infer_is_matrix(experts, DTYPE_INT32, experts->shape[0], experts->shape[1]), "experts int32[t, k]");
     OPERANDS_CHECK(infer_is_vector(counts, DTYPE_INT32, counts->shape[0]) && counts->shape[0] > 0,
                    "counts int32[experts]");
-    operands_place(o, "0>p r>."); /* whose of several equal counts is the sum's, is the reader's to say */
+    operands_place(o, "0>p r>."); /* the consumer decides which of several equal counts enters the sum */
 }
 
 GRADIENTLESS(expert_count, cost_each(o, 1, 0))
 
-/* Whoever reads the load reads what was counted until then: it is kept, and not made again. */
+/* The load is kept and not recomputed: its readers need the counts of that time. */
 tensor *record_expert_share(recorder *r, const char *name, tensor *counts)
 {
     for (int a = AXIS_COUNT - 1; a >= 0; a--) /* context and data at once before context */
@@ -117,14 +117,14 @@ void infer_balance(op *o)
 {
     check_logits(o, o->in[0], o->in[1], o->in[2]);
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, 2), "sums fp32[2]");
-    /* Ranks that have the same logits have the same sums: whose share of the sum over ranks it is, is the reader's to
-     * say. */
+    /* Ranks that have the same logits have the same sums: the consumer decides which rank contributes to the sum over
+     * ranks. */
     operands_place(o, "rr.>. bb.>p 0r.>p");
 }
 
 COST(balance, cost_each(o, 12, 1))
 
-/* Whoever reads the logits adds these losses to their gradient: balance_through. */
+/* The op balance_through adds these losses to the gradient of the logits. */
 NO_GRADIENT(balance)
 
 /* ---- their gradient ---------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* Communication, and copies between a device and its pinned host memory. The cotangent changes its placement back.
- * Costs count the bytes at this rank's memory; what is sent is the communicator's business. */
+ * Costs count the bytes at this rank's memory; the communicator counts the bytes sent. */
 #include "kernels/ops/family.h"
 #include "kernels/record/parameter.h"
 
@@ -33,7 +33,7 @@ static void own_rows(int64_t *first, int64_t *count, const op *o, int64_t whole)
         shard_rows(first, count, whole, o->at.group_size, o->at.group_rank);
 }
 
-/* Does one stage alone have the whole? Between stages, what one has is placed as if it were alone. */
+/* True if one stage alone has the whole tensor; between stages, such a tensor is placed as if the stage were alone. */
 static bool is_a_stages_own(const op *o)
 {
     return o->at.owner >= 0 && axis_between_stages((axis)o->at.axis);
@@ -50,8 +50,8 @@ tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tenso
                              &(op){.kind = OP_all_gather, .in = {x}, .at = {.rows = rows, .replicate = true}});
 }
 
-/* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will
- * be summed: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not
+/* shard(0) -> shared: the reduce-scatter sums its cotangents. With attributes.replicate the result has no sum of
+ * cotangents: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not
  * differentiated. */
 void infer_all_gather(op *o)
 {
@@ -107,7 +107,7 @@ tensor *record_all_to_all(recorder *r, const char *name, axis a, tensor *x)
     return record_collective(r, name, a, &(op){.kind = OP_all_to_all, .in = {x}, .at.rows = x->shape[0]});
 }
 
-/* Rows change ranks: they are divided before and after. Without them x is what each rank has for this one: together
+/* Rows change ranks: they are divided before and after. Without rows, x holds each rank's part for this one: together
  * they are this rank's part of a sum. */
 void infer_all_to_all(op *o)
 {
@@ -170,7 +170,7 @@ GRADIENT_BY(copy_to_shards, recorder_flow(r, o->in[0], record_all_reduce(r, "dx"
 
 /* ---- other axes ------------------------------------------------------------------------------------------------ */
 
-/* Of x, the slots in which its rows are divided. */
+/* Returns the slots in which the rows of x are divided. */
 static unsigned slots_of_rows(const tensor *x)
 {
     unsigned slots = 0;
@@ -221,7 +221,7 @@ void infer_receive(op *o)
 
 GRADIENTLESS(receive, cost_moved(o))
 
-/* Its operands are those of the op that it ends, which was checked. */
+/* The operands belong to the op that the wait ends, which was checked. */
 INFER(wait, OPERANDS_CHECK(o->at.request >= 0, "the asynchronous op's request"))
 COST(wait, ((void)o, (op_cost){0, 0}))
 

@@ -2,7 +2,7 @@
  * device alone: shapes follow from attributes.rows. */
 #include "kernels/ops/family.h"
 
-/* int32[t, k] of at most so many experts a token. */
+/* True for int32[t, k], with k at most ROUTING_ACTIVE experts a token. */
 static bool is_choice(const tensor *t, int64_t tokens)
 {
     return infer_is_matrix(t, DTYPE_INT32, tokens, t->shape[1]) && t->shape[1] >= 1 && t->shape[1] <= ROUTING_ACTIVE;
@@ -169,7 +169,7 @@ static void check_places(const op *o, const tensor *places, const tensor *offset
                    "offsets int32[experts + 1]");
 }
 
-/* Of rows in slots offsets say where each slot's end. */
+/* Checks rows in slots: offsets say where the rows of each slot end. */
 static void check_slots(const op *o, const tensor *offsets, int64_t rows)
 {
     int32_t slots = o->at.routing.slots;

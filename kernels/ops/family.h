@@ -1,8 +1,8 @@
-/* What the families of ops share. Each file of this folder has one family, and of each of its ops, side by side: its
+/* Declarations that the families of ops share. Each file of this folder has one family and, side by side, each op's
  * recording for layers (record_, kernels/record/record.h), its shape rule (infer_), its cost (cost_) and its gradient
  * (gradient_), which the op table finds by name.
  *
- * A shape rule says what the outputs are: shape, type and placement, from the inputs and attributes, and refuses what
+ * A shape rule describes the outputs' shape, type and placement, from the inputs and attributes, and refuses operands
  * it cannot take; operands.h explains the letters of placement rules.
  *
  * A cost is floating-point operations and bytes of memory traffic. Products count 2 a multiply-add; causal attention
@@ -11,7 +11,7 @@
  *
  * A gradient rule is called once per forward op, in reverse order, with the cotangents of the op's outputs. It asks for
  * forward tensors with recorder_use() and hands on cotangents with recorder_flow(). Where an implementation can add to
- * what already flows (`addend`), the rule takes it instead of recording an add. */
+ * the cotangent so far (`addend`), the rule takes it instead of recording an add. */
 #pragma once
 
 #include "kernels/record/operands.h"
@@ -131,11 +131,11 @@ op_cost cost_moved(const op *o);
 
 /* ---- gradients ----------------------------------------------------------------------------------------------- */
 
-/* Records the gradient op of the parameter `w`, whose gradient is the op's one output. */
+/* Records the gradient op of the parameter `w`, with the gradient as its one output. */
 void gradient_of_weight(recorder *r, const char *name, op like, const tensor *w);
 /* Records an op like `like`; returns the cotangent that it makes, its first output. */
 tensor *gradient_by(recorder *r, const op *like);
-/* Records an op like `like`, whose first `count` outputs are cotangents of `of`, and lets each flow: columns into their
+/* Records an op like `like`, and lets its first `count` outputs, the cotangents of `of`, flow: columns into their
  * base's. */
 void gradient_of_each(recorder *r, const op *like, tensor *const *of, int count);
 _Noreturn void gradient_refuse(const op *o);

@@ -124,7 +124,7 @@ void infer_width_squares(op *o)
 
 COST(width_squares, cost_of(o, 2 * both(o), 0))
 
-/* The gradient of width_norm is that of both: nobody else reads the sums. */
+/* The gradient of width_norm covers both ops: the sums have no other reader. */
 NO_GRADIENT(width_squares)
 
 void infer_width_norm(op *o)
@@ -161,7 +161,7 @@ void gradient_width_norm(recorder *r, const op *o, tensor *const cotangent[OP_MA
     recorder_gradient_done(r, o->in[3], false);
 }
 
-/* What both ops of the gradient read. */
+/* Checks the operands that both ops of the gradient read. */
 static void check_width_gradient(const op *o)
 {
     const tensor *q = o->in[2], *k = o->in[3];

@@ -1,5 +1,5 @@
-/* Multi-head latent attention (2405.04434): keys joined of what each head has and what all share, and one new token
- * over a cache of latents. */
+/* Multi-head latent attention (2405.04434): joins keys from each head's own part and the part that all share, and
+ * attends one new token to a cache of latents. */
 #include "kernels/attention.h"
 #include "kernels/ops/family.h"
 

@@ -30,7 +30,7 @@ void infer_cross_entropy(op *o)
                    "the step's scalars, loss fp32[1]");
     if (o->out[1])
         infer_shape_like(o->out[1], logits);
-    /* Tensor ranks have the same loss: whose share of the sum over ranks it is, is the reader's to say. */
+    /* Tensor ranks have the same loss: the consumer decides which rank contributes to the sum over ranks. */
     operands_place(o, "r.r.>.r 1.r.>.1 1.s.>.1 t.t.>pt");
 }
 

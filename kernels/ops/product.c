@@ -6,7 +6,7 @@
 #include "kernels/record/fuse.h"
 #include "kernels/ops/family.h"
 
-/* ---- what each multiplies ---------------------------------------------------------------------------------------- */
+/* ---- operands of each ----------------------------------------------------------------------------------------- */
 
 /* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]: inputs 0 and 1 are A and B. All are of
  * one type, as is C, unless it is wide or a "+=" output: those are fp32. */
@@ -14,9 +14,9 @@ typedef struct form {
     const char *in[3];
     enum third { NOTHING, BIAS, ADDEND, GELU } third; /* input 2 */
     bool accumulates;                                 /* C is "+=" */
-    bool keeps_gelu;                                  /* output 1 is what the GELU reads */
+    bool keeps_gelu;                                  /* output 1 is the GELU's input */
     bool wide;                                        /* C is fp32, and made anew */
-    const char *takes, *rules;                        /* in words; placements: NULL, those of the two fused ops */
+    const char *takes, *rules;                        /* operands in words; placements: NULL, the two fused ops' own */
 } form;
 
 /* A partial sum takes a bias that is itself placed partial: one rank has it, the others none. */
@@ -118,7 +118,7 @@ static void infer_product(op *o)
     operands_place(o, f->rules);
 }
 
-/* A fused op costs what its two do; what lies between them moves once. */
+/* A fused op costs as much as its two ops, but the tensor between them moves once. */
 static op_cost cost_product(const op *o)
 {
     matrix_product p = product_of(o);
@@ -172,8 +172,8 @@ static void differentiate(recorder *r, const op *o, tensor *dy)
 
 GRADIENT_BY(linear, differentiate(r, o, cotangent[0]))
 
-/* Products multiply two operands of one type (kernels/table/precision.def). What dy loses is what every other cotangent
- * loses on its way through the type of activations; sums are fp32 as theirs are. */
+/* Products multiply two operands of one type (kernels/table/precision.def). dy loses the same precision as every other
+ * cotangent, by the type of activations; sums are fp32 as theirs are. */
 void gradient_linear_wide(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
     tensor *dy = cotangent[0];

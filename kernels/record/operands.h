@@ -6,11 +6,11 @@
  *     r replicate   s shared   p partial   0 1 2 shard(0), shard(1), shard(2)
  *     b shard(0) along an axis that divides samples   t the same, or their tokens   . any   - must be absent
  * An absent operand matches every letter. The rules are the same along every axis that divides weights, tokens or
- * samples. The first rule that matches says what the outputs are; outputs that are described already (marked + or = in
- * the op table) must match too. A weight used by rows that are divided, or by a shared value, must itself be shared:
- * each rank then makes a part of its gradient, and only the cotangent of a shared tensor is partial. That is why "0r"
- * and "sr" are in no rule. Along the other axes (stages, tied ends, copies of key/value heads) values have nothing in
- * common but sums.
+ * samples. The first rule that matches places the outputs; outputs that are described already (marked + or = in the op
+ * table) must match too. A weight used by rows that are divided, or by a shared value, must itself be shared: each rank
+ * then makes a part of its gradient, and only the cotangent of a shared tensor is partial. That is why "0r" and "sr"
+ * are in no rule. Along the other axes (stages, tied ends, copies of key/value heads) only sums relate the ranks'
+ * values.
  */
 #pragma once
 

@@ -38,7 +38,7 @@ void program_place(char *out, int bytes, int64_t step, const op *o);
  * accumulated ones, ones that the caller describes (marked = in ops.def), and any that another op was to make; the last
  * are checked against the inferred ones. `outputs`: a mask of new outputs with bytes of their own. `into`
  * ([OP_MAX_OUT], NULL where not, or NULL): outputs that are new values on those tensors' bytes. The new value must be
- * placed as described there, unless that described an input, whose value it replaces. */
+ * placed as described there, unless that described an input, which the new value replaces. */
 op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into);
 /* The same op on other operands, each described like the one that it replaces: no more is checked. */
 op *op_make_copy(pool *p, const op *of, tensor *const in[OP_MAX_IN], tensor *const out[OP_MAX_OUT]);

@@ -7,7 +7,7 @@
  * there, so a forgotten collective is an error at the layer that forgot it.
  *
  * Keep or recompute is asked per tensor when the backward pass first wants it: a tensor that is not to be kept is
- * recomputed by re-recording its producer, whose inputs are asked for in the same way.
+ * recomputed by re-recording its producer, after the same question for the producer's inputs.
  */
 #pragma once
 

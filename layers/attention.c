@@ -5,7 +5,7 @@
 
 /* ---- ranks that divide a sample ---------------------------------------------------------------------------------- */
 
-/* All context ranks' rows of what each has of its own tokens, in the order of the samples. */
+/* Gathers the context ranks' rows, each from its own tokens, in the order of the samples. */
 static tensor *gather_context(recorder *r, const char *name, tensor *x, const layer_inputs *in)
 {
     char label[64];
@@ -56,7 +56,7 @@ static op_attributes attributes_of(const attention_layer *a, const layer_inputs 
                            .epsilon = in->epsilon};
 }
 
-/* Of q and k, whose heads `at` describes. */
+/* Normalises q and k; `at` describes their heads. */
 static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, op_attributes at)
 {
     tensor *wq = recorder_weight(r, a->q_norm), *wk = recorder_weight(r, a->k_norm);
@@ -73,7 +73,7 @@ static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, 
     record_width_norm(r, "attention/width_norm", heads, wq, wk, &all);
 }
 
-/* What attention makes of its own keys and values, before its last product: [tokens, heads v_head_size]. */
+/* Computes attention from its own keys and values, up to its last product: [tokens, heads v_head_size]. */
 static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_inputs *in, const mixer_input *from)
 {
     const op_attributes at = attributes_of(a, in);
@@ -109,7 +109,7 @@ static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_i
  * several times as wide. Context ranks gather latents, and each makes the keys and values of all tokens, or make keys
  * and values of their own tokens and gather those. Decoding keeps latents and keys that rotated, and never makes the
  * keys and values of earlier tokens. */
-/* Of the norms of latents, whatever the model's other norms have. */
+/* Epsilon of the norms of latents, whatever epsilon the model's other norms have. */
 #define LATENT_EPSILON 1e-6f
 
 /* Columns of x as rows of their own. */
@@ -140,7 +140,7 @@ static tensor *make_queries(recorder *r, const attention_layer *a, tensor *x)
     return record_linear(r, "attention/q up", latent, recorder_weight(r, l->q_up), NULL);
 }
 
-/* Keys and values of the tokens whose latents [tokens, rank] and rotated keys [tokens, rotated] there are. */
+/* Expands latents [tokens, rank] and rotated keys [tokens, rotated] to the tokens' keys and values. */
 static void expand(recorder *r, const attention_layer *a, record_qkv *heads, tensor *latent, tensor *rotated)
 {
     const int64_t unrotated = (int64_t)a->heads * (a->head_size - a->latent.rotated);
@@ -182,7 +182,7 @@ static tensor *attend_latents(recorder *r, const attention_layer *a, const layer
 
 static tensor *project(recorder *r, const attention_layer *a, tensor *y)
 {
-    tensor *out_bias = recorder_weight(r, a->out_bias); /* on the group's first rank only */
+    tensor *out_bias = recorder_weight(r, a->out_bias); /* exists on the group's first rank only */
     return layer_leave(r, record_linear(r, "attention/out", y, recorder_weight(r, a->out), out_bias));
 }
 
@@ -204,7 +204,7 @@ int states_attention(layer_state out[LAYER_STATES], const block_layer *b)
     return 2;
 }
 
-/* Latents, and what rotates of keys: all tensor ranks have them. */
+/* Decoding keeps latents and the rotated part of keys: all tensor ranks have them. */
 int states_latent(layer_state out[LAYER_STATES], const block_layer *b)
 {
     out[0] = (layer_state){"latent", true, {b->attention.latent.rank + b->attention.latent.rotated}, false};

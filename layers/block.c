@@ -13,7 +13,7 @@ static tensor *mix_mlp(recorder *r, const block_layer *b, const layer_inputs *in
                 : !m->gated ? record_gelu(r, "mlp/gelu", h)
                 : m->gelu   ? record_geglu(r, "mlp/geglu", h)
                             : record_swiglu(r, "mlp/swiglu", h);
-    tensor *down_bias = recorder_weight(r, m->down_bias); /* on the group's first rank only */
+    tensor *down_bias = recorder_weight(r, m->down_bias); /* exists on the group's first rank only */
     return layer_leave(r, record_linear(r, "mlp/down", a, recorder_weight(r, m->down), down_bias));
 }
 
@@ -47,7 +47,7 @@ op_qk_clip layer_clipped(const block_layer *b, const parameter *p)
     return made;
 }
 
-/* Of the mixers before row `end` of the table. */
+/* Lists the states of the mixers before row `end` of the table. */
 static int states_of_mixers(layer_state out[LAYER_STATES], const block_layer *b, int end)
 {
     int count = 0;
@@ -66,7 +66,7 @@ int layer_states(layer_state out[LAYER_STATES], const block_layer *b)
     return states_of_mixers(out, b, MIXER_COUNT);
 }
 
-/* What the mixers of a sublayer make of x, added up. */
+/* Sums the outputs of a sublayer's mixers on x. */
 static tensor *mix_all(recorder *r, const stream *s, const block_layer *b, unsigned mixers, const layer_inputs *in,
                        tensor *x)
 {

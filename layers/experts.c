@@ -1,21 +1,21 @@
-/* A layer's experts: a router chooses some for each token, rows of tokens are sorted by expert, and what the experts
- * make of them is added up token by token.
+/* A layer's experts: a router chooses some for each token, rows of tokens are sorted by expert, and the experts'
+ * outputs are added up token by token.
  *
  * Ranks that divide the experts have two ways. The tokens of a block are gathered, each rank computes the rows of its
  * own experts, and partial sums are scattered back. Or each rank sends every rank of its block a slot of rows, with the
- * rows' experts beside it, and adds up what comes back. Rows pass in waves (layers/ladder.h). Those of waves behind the
- * first are not kept: the backward pass dispatches them again. */
+ * rows' experts beside it, and adds up what comes back. Rows take a first pass and overflow passes (layers/ladder.h).
+ * Rows of overflow passes are not kept: the backward pass dispatches them again. */
 #include "layers/ladder.h"
 #include "layers/layer.h"
 #include "memory/log.h"
 
 typedef struct routed {
-    tensor *logits, *own;               /* of this rank's tokens: the router's output, and their experts */
-    tensor *tokens, *weights, *experts; /* of a block of ranks that divide experts; in slots, of this rank */
-    tensor *counts;                     /* of the step's tokens of this rank so far, by expert */
+    tensor *logits, *own;               /* this rank's tokens: the router's output, and their experts */
+    tensor *tokens, *weights, *experts; /* tokens of a block of expert-parallel ranks; in slots, this rank's tokens */
+    tensor *counts;                     /* this rank's tokens of the step so far, by expert */
     op_routing routing;
-    int64_t first; /* of this rank's experts */
-    int ranks;     /* that divide experts */
+    int64_t first; /* the first of this rank's experts */
+    int ranks;     /* ranks that divide experts */
     bool slots;    /* tokens travel in slots */
 } routed;
 
@@ -48,7 +48,7 @@ static routed route_tokens(recorder *r, const experts_layer *e, const layer_inpu
     return out;
 }
 
-/* What this rank's experts make of their rows. */
+/* Computes this rank's experts on their rows. */
 static tensor *compute_rows(recorder *r, const experts_layer *e, tensor *rows, tensor *offsets)
 {
     tensor *h = record_grouped_linear(r, "experts/up", rows, recorder_weight(r, e->up), offsets,
@@ -60,7 +60,7 @@ static tensor *compute_rows(recorder *r, const experts_layer *e, tensor *rows, t
                                  recorder_weight(r, e->down_bias));
 }
 
-/* What this rank's experts make of the rows of one wave, added to `sum` (NULL: none yet). */
+/* Computes this rank's experts on the rows of one pass, and adds the result to `sum` (NULL: none yet). */
 static tensor *compute_wave(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
 {
     record_places to = record_assign(r, "experts/assign", x->experts, rows, &x->routing, x->first);
@@ -73,8 +73,8 @@ static tensor *compute_wave(recorder *r, const experts_layer *e, const routed *x
     return record_combine(r, "experts/combine", &in);
 }
 
-/* What this rank's experts make of the rows that came in slots, of which each is one token with one expert, in the
- * order in which they came. */
+/* Computes this rank's experts on the rows that came in slots, each one token with one expert, and returns their
+ * outputs in order of arrival. */
 static tensor *compute_slots(recorder *r, const experts_layer *e, const routed *x, tensor *came, tensor *ids)
 {
     op_routing routing = x->routing;
@@ -87,7 +87,7 @@ static tensor *compute_slots(recorder *r, const experts_layer *e, const routed *
     return record_combine(r, "experts/order", &in);
 }
 
-/* What the experts of all ranks make of one wave of slots, `each` rows for each rank, added to `sum`. */
+/* Computes all ranks' experts on one pass of slots, `each` rows for each rank, and adds the result to `sum`. */
 static tensor *exchange_wave(recorder *r, const experts_layer *e, const routed *x, int64_t each, tensor *sum)
 {
     tensor *ids;
@@ -107,7 +107,7 @@ static tensor *record_wave(recorder *r, const experts_layer *e, const routed *x,
     return (x->slots ? exchange_wave : compute_wave)(r, e, x, rows, sum);
 }
 
-/* Counts what the rungs have no room for: the step is played again, unless that is dropped. */
+/* Counts the rows beyond the capacity of the rungs: the step is repeated, unless such rows are dropped. */
 static void note_overflow(recorder *r, const ladder_shape *shape, const routed *x, tensor *over)
 {
     const int rungs = ladder_rungs(shape);
@@ -125,7 +125,7 @@ static void note_overflow(recorder *r, const ladder_shape *shape, const routed *
     record_overflow(r, "experts/overflow", over, x->experts, &ladder, x->first);
 }
 
-/* Counts the tokens of each expert, once: what is made again for the backward pass does not count. */
+/* Counts the tokens of each expert, once: recomputation in the backward pass does not count. */
 static void count_choices(recorder *r, const experts_layer *e, const layer_inputs *in, routed *x)
 {
     const int64_t experts = e->routing.experts;

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* A wave behind the first one is a fourth of it on the first rung, and as large on others; the second rung has so
- * many. */
+/* An overflow pass is a fourth of the first pass on the first rung, and as large on others; the second rung has
+ * SECOND_BEHIND of them. */
 enum { SPILL_PART = 4, SECOND_BEHIND = 2 };
 
 int64_t ladder_room(const ladder_waves *w)
@@ -11,7 +11,7 @@ int64_t ladder_room(const ladder_waves *w)
     return w->rows + w->count * w->behind;
 }
 
-/* Of at most `count` waves, as many as the worst routing needs. */
+/* Returns at most `count` overflow passes, no more than the worst routing needs. */
 static ladder_waves waves(int64_t rows, int64_t behind, int64_t count, int64_t most)
 {
     int64_t needed = most > rows ? (most - rows + behind - 1) / behind : 0;

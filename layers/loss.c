@@ -4,10 +4,10 @@
  * rank nor at one time. */
 #include "layers/layer.h"
 
-/* What a loss is taken of, and where it goes. */
+/* Targets of a pass over the head, and the loss that it adds to. */
 typedef struct labels {
     tensor *targets, *scalars, *loss;
-    bool last; /* nobody uses the head behind it */
+    bool last; /* this is the head's last use */
 } labels;
 
 typedef struct chunk {
@@ -18,13 +18,13 @@ typedef struct chunk {
     tensor *targets;
 } chunk;
 
-/* The logits that the loss sees, of what the head makes. */
+/* Makes the logits that the loss sees from the head's output. */
 static tensor *record_cap(recorder *r, const loss_layer *l, tensor *logits)
 {
     return l->cap != 0 ? record_soft_cap(r, "loss/cap", logits, l->cap) : logits;
 }
 
-/* The gradient of what the head makes, of that of the logits. */
+/* Makes the gradient of the head's output from that of the logits. */
 static tensor *record_cap_gradient(recorder *r, const loss_layer *l, tensor *dlogits, tensor *logits)
 {
     op back = {.kind = OP_soft_cap_grad, .in = {dlogits, logits}, .at = {.cap = (float)l->cap}};
@@ -70,28 +70,28 @@ static void chunk_loss(recorder *r, const loss_layer *l, tensor *head, chunk c)
     record_weight_gradient(r, dlogits, c.x, head);
 }
 
-/* What entering the head did to the tokens is undone to their cotangent, too. */
+/* Undoes the effect of entering the head on the tokens' cotangent, too. */
 static tensor *leave_backward(recorder *r, tensor *dx)
 {
     return r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", AXIS_TENSOR, dx)
                             : record_all_reduce(r, "loss/reduce dx", AXIS_TENSOR, dx);
 }
 
-/* ---- the block behind the last layer ----------------------------------------------------------------------------- */
+/* ---- the multi-token prediction module --------------------------------------------------------------------------- */
 
-/* The block behind the last layer, which predicts the token after the next (2412.19437, section 2.2; 2404.19737). It
- * reads what the head reads, h, and the embedding of the next token, each through a norm of its own:
+/* Records the MTP module, which predicts the token after the next (2412.19437, section 2.2; 2404.19737). It reads the
+ * head's input, h, and the embedding of the next token, each through a norm of its own:
  *
  *     x_i = W [norm(embedding of token i + 1) | norm(h_i)]
  *
- * Then come a block like the last layer and a norm of its own, whose output is returned; the head is the model's.
- * Tokens without a next one (target -1) have an embedding of zeros, and no label. `next`: the embedding of the next
- * tokens, or NULL where the module's table has it. */
+ * Then come a block like the last layer and a norm of its own, the output of which is returned; the head is the
+ * model's. Tokens without a next one (target -1) have an embedding of zeros, and no label. `next`: the embedding of the
+ * next tokens, or NULL where the module's table has it. */
 static tensor *record_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h, tensor *next)
 {
     const mtp_layer *own = &m->block->mtp;
     tensor *x = layer_multiply(r, next ? next : layer_embed(r, &m->embedding, in->targets), m->embedding.multiplier);
-    recorder_keep(x); /* to make it again would be to sum it again over the tensor ranks */
+    recorder_keep(x); /* recomputing it would sum it again over the tensor ranks */
     x = layer_norm_of(r, "mtp/embedding norm", x, &own->enorm, in);
     h = layer_norm_of(r, "mtp/hidden norm", h, &own->hnorm, in);
     x = record_join_keys(r, "mtp/join", x, h, 1); /* side by side, as one head's key is made of two parts */
@@ -116,7 +116,7 @@ void layer_last(recorder *r, tensor *out[LAYER_HEAD_PASSES], stream *s, const lo
     recorder_layer(r, -1);
 }
 
-/* What a pass over the head predicts; the block behind the last layer is the last to use it. */
+/* Returns the labels of a pass over the head; `last`: it is the head's last use. */
 static labels labels_of(const layer_inputs *in, int pass, bool last)
 {
     return pass == 0
@@ -125,7 +125,7 @@ static labels labels_of(const layer_inputs *in, int pass, bool last)
                      .targets = in->second_targets, .scalars = in->mtp_scalars, .loss = in->mtp_loss, .last = last};
 }
 
-/* The loss of y, in chunks. The first one fetches the head, whose gradient later ones add to. */
+/* Records the loss of y, in chunks. The first one fetches the head; later ones add to its gradient. */
 static void take_loss(recorder *r, const loss_layer *l, tensor **head, tensor *y, const labels *of)
 {
     int from = r->body[PHASE_FORWARD].count;

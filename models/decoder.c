@@ -20,11 +20,11 @@ typedef struct builder {
     pool *pool;
     const decoder_layout *layout;
     int layer;         /* -1: of none */
-    int expert;        /* whose weight is being stacked; -1: nobody's */
-    layer_shape shape; /* of `layer` */
+    int expert;        /* index of the expert being stacked; -1: none */
+    layer_shape shape; /* shape of `layer` */
     int chunk, number, capacity;
     int tensor, rank;
-    int states, attending; /* of the blocks so far: what decoding keeps, and how many attend */
+    int states, attending; /* numbers in the blocks so far: decoding states, and blocks that attend */
 } builder;
 
 static void enter_layer(builder *b, int layer)
@@ -47,7 +47,7 @@ static void append_parameter(builder *b, parameter *p)
     d->parameters[d->parameter_count++] = p;
 }
 
-/* ---- what a rank has of a size ------------------------------------------------------------------------------- */
+/* ---- a rank's part of a size -------------------------------------------------------------------------------- */
 
 /* Elements along one side of a weight: this rank's, from `first` of the model's `all`. */
 typedef struct extent {
@@ -69,7 +69,7 @@ int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards)
     return even - rows <= rows / VOCABULARY_PADDED ? even : rows;
 }
 
-/* Equal parts of `width` each: what part `index` has of `all`. */
+/* Returns part `index` of `all`, which is cut into equal parts of `width` each. */
 static extent padded_part(int64_t all, int64_t width, int64_t index)
 {
     extent e = {.all = all, .first = width * index, .width = width};
@@ -199,7 +199,7 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     }
     if (b->expert < 0 || names_by_expert(b->d->shape.architecture, slot))
         return;
-    q->stacked = b->shape.experts; /* along the file's first dimension */
+    q->stacked = b->shape.experts; /* stacked along the file's first dimension */
     of->part.start[0] += b->expert * of->global[0];
     of->global[0] *= q->stacked;
 }
@@ -213,7 +213,7 @@ static void add_pieces(const builder *b, parameter *p, parts_slot slot, extent r
     if (p->vector && rows.real <= 0)
         return;
     do {
-        /* what lies in one piece of the tensor of its name: at most to the end of its unit */
+        /* the part within one piece of the named tensor: it ends at most at the end of its unit */
         int64_t left = span.unit - (rows.first + from) % span.unit, count = rows.real - from;
         extent part = {.first = rows.first + from, .real = count < left ? count : left};
         parameter_piece *q = &p->pieces[p->piece_count++];
@@ -406,8 +406,7 @@ static embedding_layer build_embedding(builder *b)
 {
     parameter *table = build_table(b, SLOT_EMBEDDING, parts_row_of(SLOT_EMBEDDING)->label);
     const model_shape *s = &b->d->shape;
-    const bool both =
-        s->tied_embeddings || s->mtp_layers > 0; /* the head reads it, or the block behind the last layer */
+    const bool both = s->tied_embeddings || s->mtp_layers > 0; /* the head reads it, or the MTP module */
     if (both && b->layout->grid.ends_apart)
         add_summed_copies(table, AXIS_TIE, 0);
     return (embedding_layer){.table = table, .first = vocabulary_part(b).first};
@@ -447,8 +446,8 @@ static void build_head(builder *b, loss_layer *l, const parameter *embedding)
         l->head = ends_meet(b, embedding) ? embedding : build_copy(b, embedding, label);
 }
 
-/* The table that the block behind the last layer reads: the embedding itself where one chunk has both, a tied head, or
- * a copy as that one is; where all stages divide it, none. */
+/* Builds the MTP module. Its table is the embedding itself where one chunk has both, a tied head, or a copy like that;
+ * none where all stages divide it. */
 static void build_mtp(builder *b, decoder_chunk *chunk, const parameter *embedding)
 {
     const decoder *d = b->d;

@@ -15,8 +15,8 @@ const char *const huggingface_token_keys[] = {"bos_token_id", "eos_token_id", "p
 #define HAS(name)  UINT64_C(1) << TRAIT_##name
 #define WITH(name) UINT64_C(1) << KEY_##name
 
-/* Sets of keys: no architecture has all of them. UNREAD: a key that is written only, for it says nothing about the
- * forward pass. */
+/* Sets of keys: no architecture has all of them. UNREAD: a key that is written only, because the forward pass does not
+ * depend on it. */
 #define ALWAYS 0
 #define NEVER  UINT64_MAX
 #define UNREAD (UINT64_MAX - 1)
@@ -84,11 +84,11 @@ static const struct {
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers, DEMANDS = sizeof demands / sizeof *demands };
 
-/* What transformers takes where config.json is silent. */
+/* Defaults of transformers where config.json is silent. */
 #define DEFAULT_SCALAR     256.0
 #define DEFAULT_SCORES_CAP 50.0
 #define DEFAULT_LOGITS_CAP 30.0
-#define DEFAULT_EPSILON    1e-6 /* of those that do not take what the architecture's row has */
+#define DEFAULT_EPSILON    1e-6 /* epsilon of architectures that do not default to their row's */
 
 /* ---- reading ---- */
 
@@ -300,7 +300,7 @@ status huggingface_parse_asking(model_shape *shape, json_t **tokens, json_t *ask
     return STATUS_OK;
 }
 
-/* ---- what keys mean ---- */
+/* ---- meanings of keys ---- */
 
 static const struct {
     const char *key, *becomes, *meaning; /* becomes NULL: silent */
@@ -497,7 +497,8 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         huggingface_put_latent(root, s);
     if (shape_has_key(s->architecture, KEY_MTP))
         json_object_set_new(root, "num_nextn_predict_layers", json_integer(s->mtp_layers));
-    if (shape_has_key(s->architecture, KEY_SCALAR)) { /* the whole number whose root it is, where there is one */
+    if (shape_has_key(s->architecture, KEY_SCALAR)) { /* a whole number, where its inverse root is exactly the
+                                                         multiplier */
         const double scalar = 1 / (s->attention_multiplier * s->attention_multiplier), whole = rint(scalar);
         bool is_root = 1 / sqrt(whole) == s->attention_multiplier;
         json_object_set_new(root, "query_pre_attn_scalar",

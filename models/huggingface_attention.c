@@ -6,7 +6,7 @@
 #include "memory/scope.h"
 #include "models/huggingface_keys.h"
 
-/* What transformers takes where config.json is silent. */
+/* Defaults of transformers where config.json is silent. */
 #define DEFAULT_WINDOW        4096
 #define SHORT_WINDOW          128
 #define DEFAULT_WINDOW_LAYERS 28
@@ -24,8 +24,8 @@ static bool repeats(const model_shape *s, const bool *full)
     return same;
 }
 
-/* Finds the full_first and full_every that make the layers with a window those that are not `full`: the layers at the
- * beginning that see all tokens, and after the first with a window either none, or one at equal distances. */
+/* Finds the full_first and full_every under which exactly the layers that are not `full` have a window: the layers at
+ * the beginning that see all tokens, and after the first with a window either none, or one at equal distances. */
 static bool find_pattern(model_shape *s, const bool *full)
 {
     int first = 0, at[2], found = 0;
@@ -95,7 +95,7 @@ status huggingface_read_window(const huggingface_reader *r, model_shape *s)
     int64_t unsaid = shape_has_key(s->architecture, KEY_SHORT_WINDOW)    ? SHORT_WINDOW
                      : shape_has_key(s->architecture, KEY_WINDOW_UNSAID) ? DEFAULT_WINDOW
                                                                          : 0;
-    s->sliding_window = !use ? 0 : window ? json_integer_value(window) : unsaid; /* of null: 0 */
+    s->sliding_window = !use ? 0 : window ? json_integer_value(window) : unsaid; /* null means 0 */
     if (!by_layer && !pattern)
         return STATUS_OK;
     const json_t *types = huggingface_ask(r, "layer_types");
@@ -134,7 +134,7 @@ void huggingface_put_window(json_t *root, const model_shape *s)
     json_object_set_new(root, "layer_types", types);
 }
 
-/* Which layers rotate queries and keys: 1, or 0 for the last of each so many. */
+/* Reads which layers rotate queries and keys: 1, or 0 for the last of each group of layers. */
 status huggingface_read_unrotated(const huggingface_reader *r, model_shape *s)
 {
     const json_t *list = huggingface_ask(r, "no_rope_layers");

@@ -6,7 +6,7 @@
 #include "memory/log.h"
 #include "models/huggingface_keys.h"
 
-/* What transformers takes where config.json is silent about the coefficient. */
+/* Default coefficients of transformers where config.json is silent. */
 #define DEFAULT_LOSS   0.001
 #define HUNDREDTH_LOSS 0.01
 
@@ -107,7 +107,7 @@ static status read_loss(const huggingface_reader *r, model_shape *s)
 status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
 {
     s->experts_every = 1;
-    /* Weights are stored as they are, or in mxfp4, whose tensors are found by their names. */
+    /* weights are stored as they are, or in mxfp4; the names of its tensors tell */
     const json_t *stored = shape_has_key(s->architecture, KEY_MXFP4) ? huggingface_ask(r, "quantization_config") : NULL,
                  *method = json_object_get(stored, "quant_method");
     if (stored && !(json_is_string(method) && !strcmp(json_string_value(method), "mxfp4")))

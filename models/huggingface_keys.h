@@ -1,7 +1,7 @@
 /* Groups of keys of Hugging Face's config.json that are more than a number each, read into a model_shape and written
- * from it; beside them what every reader of keys uses. Includers: models/huggingface*.c.
+ * from it; with helpers that every reader of keys uses. Includers: models/huggingface*.c.
  *
- * What cannot be computed is refused in one line by file, key and value.
+ * Settings that cannot be computed are refused in one line by file, key and value.
  */
 #pragma once
 
@@ -15,8 +15,8 @@ typedef struct huggingface_reader {
     json_t *asked;    /* gets a member for each key of the root that was asked for, present or not; NULL: not wanted */
 } huggingface_reader;
 
-/* A key of the root as it is written, null too; NULL if absent. Whoever reads a key of the root does so here or by a
- * function below, so that a reading knows which keys it took; keys.def, sizes.def or the demands say what it means. */
+/* Returns a key of the root as it is written, null too; NULL if absent. Readers of keys of the root use this or a
+ * function below, so that a reading knows which keys it took; keys.def, sizes.def or the demands state its meaning. */
 const json_t *huggingface_said(const huggingface_reader *r, const char *key);
 /* The same, NULL if absent or null. */
 const json_t *huggingface_ask(const huggingface_reader *r, const char *key);

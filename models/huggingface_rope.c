@@ -9,11 +9,11 @@
 #include "models/huggingface_keys.h"
 #include "models/rope.h"
 
-/* What transformers takes where config.json is silent; the original length is Phi-3's. */
+/* Defaults of transformers where config.json is silent; the original length is Phi-3's. */
 #define DEFAULT_THETA    10000.0
 #define DEFAULT_ORIGINAL 4096
 
-/* What each kind of scaling says, and whether it must. */
+/* Keys of each kind of scaling, and whether it must have them. */
 static const struct {
     shape_rope_kind kind;
     bool needed;
@@ -52,9 +52,9 @@ static status read_original(const huggingface_reader *r, model_shape *s, const j
         return status_fail(STATUS_FAILED, "%s: rope_scaling of type %s needs a whole number %s", r->path,
                            shape_rope_words[out->kind], original_key);
     out->original_max_sequence = original ? json_integer_value(original) : phi3 ? DEFAULT_ORIGINAL : s->max_sequence;
-    if (out->factor == 0) /* of yarn and longrope: what transformers takes, too */
+    if (out->factor == 0) /* yarn and longrope: transformers takes this, too */
         out->factor = (double)s->max_sequence / (double)out->original_max_sequence;
-    if (out->kind == ROPE_LONGROPE) /* whose lists alone scale; below 1 the factor means what 1 does */
+    if (out->kind == ROPE_LONGROPE) /* longrope scales by its lists alone; a factor below 1 means the same as 1 */
         out->factor = fmax(out->factor, 1);
     return STATUS_OK;
 }
@@ -65,7 +65,7 @@ static status read_factors(const huggingface_reader *r, double *out, const json_
     size_t count = json_array_size(list);
     bool good = count > 0 && count <= SHAPE_ROPE_FACTORS;
     for (size_t i = 0; good && i < count; i++) {
-        out[i] = json_number_value(json_array_get(list, i)); /* 0 of what is no number */
+        out[i] = json_number_value(json_array_get(list, i)); /* 0 where the entry is no number */
         good = out[i] > 0;
     }
     return good ? STATUS_OK
@@ -87,7 +87,7 @@ static status read_yarn(const huggingface_reader *r, model_shape *s, const json_
         return huggingface_refuse(r, "mscale", scale ? scale : all, "mscale and mscale_all_dim must be numbers");
     if (json_number_value(scale) < 0 || json_number_value(all) < 0)
         return huggingface_refuse(r, "mscale", scale ? scale : all, "mscale and mscale_all_dim must not be negative");
-    out->mscale = all ? json_number_value(scale) : 0; /* alone it says nothing */
+    out->mscale = all ? json_number_value(scale) : 0; /* mscale has no effect without mscale_all_dim */
     out->mscale_all_dim = json_number_value(all);
     if (out->attention_factor == 0)
         out->attention_factor = shape_attention_factor(s);
@@ -134,8 +134,8 @@ static double unsaid_theta(const model_shape *s)
     return has_tables(s) ? shape_traits_of(s->architecture)->rope_theta : DEFAULT_THETA;
 }
 
-/* Of OLMo 3, whose folders of transformers 4 have one base for all layers, which 5 gives to those without a window
- * only. */
+/* Reads OLMo 3's base: folders of transformers 4 have one base for all layers, which transformers 5 gives only to the
+ * layers without a window. */
 static status read_one_base(const huggingface_reader *r, model_shape *s)
 {
     const json_t *theta = huggingface_ask(r, "rope_theta");
@@ -162,7 +162,7 @@ static status read_local(const huggingface_reader *r, model_shape *s)
                  : huggingface_read_number(r, &s->rope_local_theta, r->root, "rope_local_base_freq", unsaid);
 }
 
-/* Of tables by types of layers that of the layers without a window; else what there is for all. */
+/* Chooses, from tables by types of layers, the one of the layers without a window; else the table of all layers. */
 static status choose_table(const huggingface_reader *r, const model_shape *s, const json_t **rope, const char *key)
 {
     const json_t *full = huggingface_get(*rope, "full_attention"), *local = huggingface_get(*rope, "sliding_attention");
@@ -253,7 +253,7 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
                                    : "phalanx has default, llama3, linear, dynamic, yarn and longrope");
 }
 
-/* What transformers multiplies a head's size by and rounds down. */
+/* Returns the factor by which transformers multiplies a head's size before rounding down. */
 static double share_of(const model_shape *s)
 {
     double share = (double)shape_rotated(s) / s->head_size;
@@ -268,8 +268,8 @@ static json_t *list_of(const double factor[SHAPE_ROPE_FACTORS])
     return list;
 }
 
-/* As published: transformers 4 takes a type and two lists of Phi-3, and no other key; what is left out follows from the
- * sizes. */
+/* Writes longrope as published: transformers 4 takes Phi-3's type and two lists, and no other key; the rest follows
+ * from the sizes. */
 static json_t *longrope_of(json_t *root, const model_shape *s)
 {
     const shape_rope_scaling *r = &s->rope_scaling;
@@ -297,7 +297,7 @@ static json_t *scaling_of(json_t *root, const model_shape *s)
     if (r->kind == ROPE_LONGROPE)
         return longrope_of(root, s);
     json_t *rope = json_pack("{s:s}", "rope_type", shape_rope_words[r->kind]);
-    /* As published: no attention_factor is written where it follows. */
+    /* published files have no attention_factor where it follows from the others */
     const bool follows = r->mscale != 0 && r->mscale_all_dim != 0 && r->attention_factor == shape_attention_factor(s);
     for (int i = 0; i < SCALES; i++)
         if (scales[i].kind == r->kind && !(follows && scales[i].offset == attention_offset))

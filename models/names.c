@@ -99,7 +99,7 @@ static parts_slot find_neighbour(parts_slot slot, int step, const model_shape *s
     return name && other && !strcmp(name, other) ? (parts_slot)i : SLOT_COUNT;
 }
 
-/* What comes of a weight before one of another: all of it, or what is of one key head. */
+/* Elements of a weight that are stacked before the next weight's: all of it, or one key head's. */
 static int64_t stacked(parts_slot slot, const model_shape *s, const layer_shape *l)
 {
     parts_extent e = parts_extent_of(parts_row_of(slot)->rows, s, l);

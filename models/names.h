@@ -1,4 +1,4 @@
-/* Names of parameters in checkpoints and in Hugging Face's files: those of parts.def in the family of an architecture.
+/* Names of parameters in checkpoints and in Hugging Face's files: from parts.def, in the family of an architecture.
  *
  * A name with "%d" takes the layer, a second one the expert.
  */
@@ -32,12 +32,12 @@ names_span names_span_of(parts_slot slot, const model_shape *shape, const layer_
 /* One parameter of a model as its files have it. */
 typedef struct names_tensor {
     char *name;
-    parts_slot slot; /* the first of those that it holds */
+    parts_slot slot; /* the first of the weights that it holds */
     int layer;       /* -1: of no layer */
     int expert;      /* -1: of none, or of all */
     int dims;
-    int64_t shape[2]; /* in the file's order: transposed where names_transposed says so */
-    int stacked;      /* it holds so many experts' matrices or vectors, one after the other; 0: it holds none, or one */
+    int64_t shape[2]; /* sizes in the file's order: transposed where names_transposed says so */
+    int stacked;      /* number of experts' matrices or vectors that it stacks; 0: it stacks none, or one */
 } names_tensor;
 
 /* Every parameter that the files of a model of this shape hold, in the model's order; a tied head is not among them.
@@ -45,8 +45,8 @@ typedef struct names_tensor {
 names_tensor *names_list(int *count, const model_shape *shape);
 void names_free(names_tensor *list, int count);
 
-/* What the files of a model with a block behind its last layer hold once more: the name of copy `which` (from 0), and
- * of which weight it is one. False: there is no such copy. */
+/* Names a second copy that the files of a model with an MTP module hold: copy `which` (from 0), and the weight that it
+ * repeats. False: there is no such copy. */
 bool names_copy_of(char out[NAMES_BYTES], parts_slot *slot, const model_shape *shape, int which);
 
 /* Its shape as Hugging Face has it, in which a tensor of all experts has a dimension for them. Returns how many
@@ -57,7 +57,7 @@ int names_file_shape(int64_t out[3], const names_tensor *tensor);
 typedef struct names_place {
     char name[NAMES_BYTES];
     int64_t first, rows;
-    int stacked; /* the rows are those of so many matrices, a dimension of their own; 0: they are not */
+    int stacked; /* number of matrices that the rows stack, a dimension of their own; 0: one matrix */
 } names_place;
 /* The places where files may have it: 0 is the published one, where it is written; 1 is that of transformers' own
  * modules. False: there is no such place. */

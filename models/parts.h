@@ -1,6 +1,6 @@
 /* The weights of a model: the rows of parts.def, and the sizes that they have in a model or a layer of some shape.
  *
- * Everything here is of the whole model, as files have it; what a rank has of it is the decoder's.
+ * Everything here is of the whole model, as files have it; the decoder knows a rank's part.
  */
 #pragma once
 
@@ -38,7 +38,7 @@ typedef enum parts_divided {
 } parts_divided;
 typedef enum parts_initial { PARTS_NORMAL, PARTS_RESIDUAL, PARTS_ZERO, PARTS_GAIN } parts_initial;
 
-/* A row of parts.def, which says what the fields mean. */
+/* A row of parts.def, which explains the fields. */
 typedef struct parts_row {
     parts_place place;
     parts_size rows, columns; /* columns PARTS_SIZE_VECTOR: a vector of `rows` elements */
@@ -64,13 +64,13 @@ parts_extent parts_extent_of(parts_size size, const model_shape *shape, const la
 /* Elements along it. */
 int64_t parts_length(parts_size size, const model_shape *shape, const layer_shape *layer);
 
-/* Elements of a head, of the weight whose rows are heads (SLOT_Q, SLOT_K, SLOT_V). */
+/* Elements of a head, for a weight that has heads as rows (SLOT_Q, SLOT_K, SLOT_V). */
 int parts_head_size(parts_slot slot, const model_shape *shape, const layer_shape *layer);
 
-/* Exact number of parameters of a model, tied ones counted once, without any padding; those of the block behind the
- * last layer are among them. */
+/* Exact number of parameters of a model, without any padding; it counts tied ones once, and includes the MTP
+ * module's. */
 int64_t parts_parameters(const model_shape *shape);
-/* Of them those that compute one token: of a layer's experts as many as a token has. */
+/* Number of the parameters that compute one token: it counts as many of a layer's experts as a token has. */
 int64_t parts_active_parameters(const model_shape *shape);
 
 /* Is a model of this shape the dense one of `folder` but for its experts, so that it can begin as that one, each expert

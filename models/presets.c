@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* What every model has, and then what is its own. `norm_epsilon` is the last of the numbers. */
+/* Fields that every model has, and then its own. `norm_epsilon` is the last of the numbers. */
 #define MODEL(kind, layers_, heads_, kv_heads_, head_, hidden_, ffn_, vocabulary_, sequence_, epsilon_, ...)           \
     {                                                                                                                  \
         .architecture = SHAPE_##kind, .layers = layers_, .heads = heads_, .kv_heads = kv_heads_, .head_size = head_,   \
@@ -10,7 +10,7 @@
         .norm_epsilon = epsilon_, __VA_ARGS__                                                                          \
     }
 
-/* So many experts of a width, of which a token has so many. */
+/* `count_` experts of a width, `active_` of them for each token. */
 #define EXPERTS(count_, active_, width_)                                                                               \
     .experts = count_, .experts_per_token = active_, .expert_ffn_size = width_, .experts_every = 1,                    \
     .expert_capacity = 1.25, .expert_spill = 2
@@ -49,7 +49,7 @@
           .rope_theta = 1e6, .rope_local_theta = 1e4, .full_every = 6, __VA_ARGS__)
 #define GEMMA3_LONG .rope_scaling = {.kind = ROPE_LINEAR, .factor = 8}
 
-/* Granite 3: what attention and mlp add is multiplied by 0.22. */
+/* Granite 3: outputs of attention and mlp are multiplied by 0.22. */
 #define GRANITE_SCALED(scores_, logits_)                                                                               \
     .tied_embeddings = true, .embedding_multiplier = 12, .attention_multiplier = scores_, .logits_scaling = logits_
 #define GRANITE(hidden, ffn, scores, logits)                                                                           \
@@ -85,7 +85,7 @@
     MODEL(QWEN3_MOE, layers, heads, 4, 128, hidden, ffn, 151936, 40960, 1e-6, .rope_theta = 1e6,                       \
           .router_renormalise = true, EXPERTS(128, 8, expert))
 
-/* Without the layer that predicts more tokens. */
+/* The preset lacks the MTP module. */
 #define GLM4_MOE(layers, hidden, ffn, experts, expert, dense, ...)                                                     \
     MODEL(GLM4_MOE, layers, 96, 8, 128, hidden, ffn, 151552, 131072, 1e-5, .rope_theta = 1e6, .rotary_size = 64,       \
           .shared_experts = 1, .dense_layers = dense, .router_renormalise = true, EXPERTS(experts, 8, expert),         \
@@ -128,7 +128,7 @@ static const preset presets[] = {
      GEMMA2(26, 2304, 9216, 8, 4, 256, .attention_multiplier = 0.0625, .embedding_multiplier = 48)},
     {"gemma2-9b", "Gemma 2 9B",
      GEMMA2(42, 3584, 14336, 16, 8, 256, .attention_multiplier = 0.0625, .embedding_multiplier = 59.86651818838306)},
-    /* Its scores are multiplied by 1 / sqrt(hidden_size / heads), those of the smaller ones by 1 / sqrt(head_size). */
+    /* Its scores are multiplied by 1 / sqrt(hidden_size / heads), the smaller models' by 1 / sqrt(head_size). */
     {"gemma2-27b", "Gemma 2 27B",
      GEMMA2(46, 4608, 36864, 32, 16, 128, .attention_multiplier = 0.08333333333333333,
             .embedding_multiplier = 67.88225099390856)},
@@ -141,7 +141,7 @@ static const preset presets[] = {
     {"gemma3-12b", "Gemma 3 12B, its text model",
      GEMMA3(48, 3840, 15360, 16, 8, 256, 262208, 131072, .sliding_window = 1024, GEMMA3_LONG,
             .embedding_multiplier = 61.96773353931867, .attention_multiplier = 0.0625)},
-    /* Its scores are multiplied by 1 / sqrt(hidden_size / heads), those of the smaller ones by 1 / sqrt(head_size). */
+    /* Its scores are multiplied by 1 / sqrt(hidden_size / heads), the smaller models' by 1 / sqrt(head_size). */
     {"gemma3-27b", "Gemma 3 27B, its text model",
      GEMMA3(62, 5376, 21504, 32, 16, 128, 262208, 131072, .sliding_window = 1024, GEMMA3_LONG,
             .attention_multiplier = 0.07715167498104596, .embedding_multiplier = 73.32121111929344)},

@@ -5,7 +5,7 @@
 
 typedef struct preset {
     const char *name;
-    const char *summary; /* what it is, in a few words */
+    const char *summary; /* description in a few words */
     model_shape shape;
 } preset;
 

@@ -22,8 +22,8 @@ static double place_of(const model_shape *shape, double turns)
     return shape_rotated(shape) * log(length / (turns * 2 * M_PI)) / (2 * log(shape->rope_theta));
 }
 
-/* Long waves are stretched by the factor, short ones kept, those between blended by their places: between those that
- * turn beta_fast and beta_slow times in the original sequence (YaRN, 2309.00071, as transformers bounds them). */
+/* Share of a frequency that YaRN (2309.00071, bounded as transformers does) keeps: long waves are stretched by the
+ * factor, short ones kept, waves that turn between beta_slow and beta_fast times in the original sequence blended. */
 static double keeps_yarn(const model_shape *shape, int i)
 {
     const shape_rope_scaling *s = &shape->rope_scaling;
@@ -37,8 +37,8 @@ static double keeps_yarn(const model_shape *shape, int i)
     return 1 - ramp(i, low, low == high ? high + 0.001 : high);
 }
 
-/* How much of a frequency is kept, the rest being divided by the factor. The dynamic kind changes what is longer than
- * the model is made for, which nothing here is. */
+/* Share of a frequency that is kept; the rest is divided by the factor. The dynamic kind changes only sequences longer
+ * than the model is made for, which do not occur here. */
 static double keeps(const model_shape *shape, int i, double frequency)
 {
     const shape_rope_scaling *s = &shape->rope_scaling;
@@ -58,7 +58,7 @@ static double keeps(const model_shape *shape, int i, double frequency)
     return 1;
 }
 
-/* What longrope (2402.13753) divides frequency i by. */
+/* The divisor of frequency i under longrope (2402.13753). */
 static double divisor(const model_shape *shape, int i, int64_t positions)
 {
     const shape_rope_scaling *s = &shape->rope_scaling;

@@ -121,7 +121,7 @@ int shape_head_passes(const model_shape *s)
     return 1 + s->mtp_layers;
 }
 
-/* The block behind the last layer is like that one. */
+/* The MTP module's block is like the last layer. */
 static int likeness(const model_shape *s, int block)
 {
     return block < s->layers ? block : s->layers - 1;
@@ -437,7 +437,7 @@ static status check_optional(const model_shape *s)
     return STATUS_OK;
 }
 
-/* Heads of q and k are some elements that do not rotate, then those that do. */
+/* Checks heads of q and k: some elements do not rotate, and the rest do. */
 static status check_latent(const model_shape *s)
 {
     const char *name = shape_traits_of(s->architecture)->name;

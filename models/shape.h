@@ -1,7 +1,8 @@
 /* The plain description of one decoder-only transformer: every size, and which traits its architecture fixes. There is
  * one decoder; an architecture is a row of architectures.def, a size a row of sizes.def, a weight a row of parts.def.
  *
- * A model_shape is a value: copied freely, owns nothing. It is independent of devices, layouts and precision.
+ * A model_shape is a value: it is copied freely and owns no memory. It is independent of devices, layouts and
+ * precision.
  */
 #pragma once
 

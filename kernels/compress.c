@@ -60,7 +60,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* By method. */
+/* Formats of int8 and int4, indexed by method. */
 static const struct integers {
     int64_t block;
     int bits, top;
@@ -262,9 +262,9 @@ static bool topk_decode(float *x, const uint8_t *in, const compress_method *m, i
 
 /* ---- the largest frequencies of a run of 64 ---------------------------------------------------------------------
  * DeMo's (2411.19870): the orthonormal DCT-II, c[k] = s[k] sum_i x[i] cos(pi (2 i + 1) k / 128), s[0] = 1/8, else s[k]
- * = sqrt(2)/8. A run: k places of 6 bits, k coefficients as bf16 (the paper sends fp32; error feedback keeps what bf16
- * loses). The last run is filled up with zeros. Sums are fp64 in ascending order, so that every machine decodes the
- * same bits. */
+ * = sqrt(2)/8. A run: k places of 6 bits, k coefficients as bf16 (the paper sends fp32; error feedback keeps bf16's
+ * rounding error). The last run is filled up with zeros. Sums are fp64 in ascending order, so that every machine
+ * decodes the same bits. */
 
 enum { RUN = COMPRESS_RUN };
 
@@ -292,7 +292,7 @@ static void transform(float *c, const float *x, int64_t count, basis b)
         c[k] = (float)sum[k];
 }
 
-/* y[count] = what the coefficients at some places mean, ascending */
+/* y[count] = the inverse transform of the coefficients at these places, in ascending order */
 static void transform_back(float *y, const uint16_t *places, const uint16_t *values, int64_t k, int64_t count, basis b)
 {
     for (int64_t i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
 /* The compressors' formats: sizes, and the cosines of dct. Plain C that is also C++ and CUDA, so that host and device
- * share one definition and write the same bytes. kernels/compress.h says what the functions promise.
+ * share one definition and write the same bytes. kernels/compress.h states the functions' promises.
  */
 #pragma once
 
@@ -17,7 +17,7 @@ typedef enum compress_kind {
 
 typedef struct compress_method {
     compress_kind kind;
-    double density; /* of topk and dct: the share that is sent, at least one element of a chunk or run */
+    double density; /* topk and dct: the share that is sent, at least one element of a chunk or run */
 } compress_method;
 
 /* Elements of a chunk of topk and of a run of dct. Every method encodes each chunk by itself: the encoding of many is
@@ -25,12 +25,12 @@ typedef struct compress_method {
 enum { COMPRESS_CHUNK = 4096, COMPRESS_RUN = 64 };
 
 /* int8 and int4: elements that share a scale, an fp32 in front of them; the largest integer. int4: two to a byte, the
- * first in the low half, each plus 8; the half behind an odd last one is 8. */
+ * first in the low half, each plus 8; the unused half after an odd last one is 8. */
 enum { COMPRESS_BLOCK8 = 256, COMPRESS_BLOCK4 = 64, COMPRESS_TOP8 = 127, COMPRESS_TOP4 = 7, COMPRESS_SCALE = 4 };
 
 /* topk: a chunk is two levels, magnitudes in bf16; k places, ascending, without a gap between their bits, lowest first;
  * from the next byte on k codes (bit 0: negative, bit 1: the second, larger level). A level is the mean of its side,
- * whose fp64 sum is made of COMPRESS_SUMS: number i of the k goes to sum i mod COMPRESS_SUMS, then the upper half of
+ * and its fp64 sum is made of COMPRESS_SUMS: number i of the k goes to sum i mod COMPRESS_SUMS, then the upper half of
  * the sums is added to the lower, until one is left. dct: a run is k places, and from the next byte on k coefficients
  * in bf16. */
 enum {
@@ -48,13 +48,13 @@ HOST_DEVICE_INLINE int64_t compress_kept(double density, int64_t n)
     return k < 1 ? 1 : k < n ? k : n;
 }
 
-/* Whole bytes of so many fields. */
+/* Bytes that hold `fields` fields of `bits` bits, rounded up. */
 HOST_DEVICE_INLINE int64_t compress_field_bytes(int64_t fields, int bits)
 {
     return (fields * bits + 7) / 8;
 }
 
-/* Of a chunk of topk that sends k, and of a run of dct. */
+/* Bytes of a chunk of topk that sends k, and of a run of dct. */
 HOST_DEVICE_INLINE int64_t compress_chunk_bytes(int64_t k)
 {
     return COMPRESS_LEVELS + compress_field_bytes(k, COMPRESS_PLACE_BITS) + compress_field_bytes(k, COMPRESS_CODE_BITS);

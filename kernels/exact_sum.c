@@ -22,8 +22,8 @@ void exact_sum_merge(int64_t *bins, const int64_t *other)
         bins[i] += other[i];
 }
 
-/* Carries are moved up so that every limb but the top is in [0, 2^32), a negative sum is negated first; then the
- * leading limbs are added from below: what is lost is beneath the last place. */
+/* Moves carries up so that every limb but the top is in [0, 2^32), after negating a negative sum; then adds the leading
+ * limbs from below: the error is beneath the last place. */
 double exact_sum_value(const int64_t *bins)
 {
     if (bins[SUM_NOT_FINITE])

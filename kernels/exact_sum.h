@@ -3,7 +3,7 @@
  * The sum is held as int64 limbs of 32 bits of weight each, limb i counting units of 2^(32 i - SUM_LOWEST); integer
  * additions are exact and associative, so partial sums made by different ranks, threads and in any order, added limb by
  * limb, give the same bits. The limbs belong to the caller (the tensor `bins`). 2^30 values fit before a limb could
- * overflow. What is below 2^-SUM_LOWEST is dropped, value by value, so that the sum is still independent of order.
+ * overflow. Bits below 2^-SUM_LOWEST are dropped, value by value, so that the sum is still independent of order.
  */
 #pragma once
 
@@ -49,7 +49,7 @@ HOST_DEVICE_INLINE int exact_sum_digits(uint64_t digit[3], double value)
 
 /* bins += value */
 void exact_sum_add(int64_t *bins, double value);
-/* bins += other, both int64[SUM_BINS]: what an all-reduce of int64 does */
+/* bins += other, both int64[SUM_BINS], as an all-reduce of int64 adds them */
 void exact_sum_merge(int64_t *bins, const int64_t *other);
 /* The sum, correctly rounded to within one unit in the last place; NaN if any value was not finite. */
 double exact_sum_value(const int64_t *bins);

@@ -1,5 +1,5 @@
 /* Defines a token's place in a micro-batch, and which keys it sees as a query. A place is the token's index within the
- * micro-batch, whose samples lie end to end. Recording, host and device share these rules. The kernels' oracle
+ * micro-batch, where samples lie end to end. Recording, host and device share these rules. The kernels' oracle
  * (tests/oracle/) and cuDNN's graph of pointwise nodes (kernels/cuda/cudnn_graph.c) state them independently. Plain C
  * that is also C++ and CUDA.
  */

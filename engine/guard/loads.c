@@ -8,14 +8,14 @@
 #include "kernels/table/op.h"
 #include "memory/log.h"
 
-enum { NUMBER_BYTES = 14, LINE_BYTES = 64 }; /* of a count with what is around it; of the rest of a line */
+enum { NUMBER_BYTES = 14, LINE_BYTES = 64 }; /* bytes of a count with its separators; of the rest of a line */
 
 struct loads {
     int layers, experts, ranks;
-    int *layer;     /* [layers]: the model's numbers of them */
+    int *layer;     /* [layers]: their indices in the model */
     int32_t *empty; /* [layers, experts]: steps in a row without a token */
     int32_t *full;  /* [layers]: steps in a row with an expert of more than LOADS_MOST times the mean */
-    char *line;     /* with room for a line */
+    char *line;     /* buffer of one line */
 };
 
 loads *loads_open(const model_shape *shape, int ranks)
@@ -64,7 +64,7 @@ static int largest_of(const int32_t *counts, int64_t first, int64_t count)
     return (int)largest;
 }
 
-/* The largest count of a rank's experts, over the mean of the ranks. */
+/* Returns the largest count of a rank's experts over the mean of the ranks. */
 static double most_of_ranks(const loads *l, const int32_t *counts, int64_t sum)
 {
     int64_t first, count, most = 0;
@@ -128,8 +128,8 @@ char *loads_hottest(const loads *l, const int32_t *counts, int64_t first, int64_
                : NULL;
 }
 
-/* One layer's part of a warning: *dead experts more have had no token for long, the last of them *which; *full: one has
- * had too many. */
+/* Counts one layer in for a warning: adds to *dead the experts that have long had no token, the last of them *which;
+ * *full: one has long had too many. */
 static void count_in(loads *l, const int32_t *counts, int i, int *dead, int *which, bool *full)
 {
     int64_t sum = sum_of(counts, 0, l->experts);

@@ -9,7 +9,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* Ops of each kind that are timed in a step. The first steps warm up caches, pages and libraries. */
+/* Timed ops of each kind per step. The first steps warm up caches, pages and libraries. */
 enum { TIMED = 4, WARM = 2 };
 
 struct pace {
@@ -17,20 +17,20 @@ struct pace {
     const compiled_program *program;
     const device_interface *interface;
     device *device;
-    int8_t *slot; /* [ops]: class x TIMED + which one of it; -1: not timed */
+    int8_t *slot; /* [ops] class x TIMED + index within it; -1: not timed */
     bool used[PACE_CLASSES * TIMED];
     double began;
     double seconds[PACE_CLASSES], waited;
     int count[PACE_CLASSES];
     int steps;
-    int64_t launched; /* times the program was, when it was last asked for */
+    int64_t launched; /* launches of the program at the last query */
 };
 
-/* ---- which ops ------------------------------------------------------------------------------------------------- */
+/* ---- selection of ops -------------------------------------------------------------------------------------------- */
 
 typedef struct kind_of_op {
     uint64_t key;
-    double flops; /* of a step, over all ranks in the end */
+    double flops; /* FLOPs of a step, finally over all ranks */
     int64_t ranks;
 } kind_of_op;
 
@@ -48,7 +48,7 @@ static uint64_t mix_tensor(uint64_t key, const tensor *t)
     return key;
 }
 
-/* The same for ops that do the same work. */
+/* Returns the same key for ops that do the same work. */
 static uint64_t key_of(const op *o)
 {
     uint64_t key = mix(1, o->kind);
@@ -59,7 +59,7 @@ static uint64_t key_of(const op *o)
     return mix(key, o->at.accumulate);
 }
 
-/* 0 for what is not compared: ranks that have the same op and other documents do not have the same work. */
+/* Returns 0 for ops that are not compared: ranks with the same op and other documents have different work. */
 static double flops_of(const op *o)
 {
     bool within = o->phase == PHASE_FORWARD || o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT;
@@ -78,7 +78,7 @@ static void add(kind_of_op *list, int *count, kind_of_op k)
     list[(*count)++] = k;
 }
 
-/* Kinds that several ranks have first, then by work; the key decides between equals. */
+/* Sorts kinds that several ranks have first, then by work, then by key. */
 static int compare(const void *a, const void *b)
 {
     const kind_of_op *x = a, *y = b;
@@ -86,7 +86,7 @@ static int compare(const void *a, const void *b)
     return shared ? shared : work ? work : (x->key > y->key) - (x->key < y->key);
 }
 
-/* The kinds of this rank's program that most work is in. */
+/* Lists the kinds with the most work in this rank's program. */
 static void own_kinds(kind_of_op out[PACE_CLASSES], const program *list)
 {
     AUTO_FREE kind_of_op *all = must_calloc((unsigned long)list->count + PACE_CLASSES, sizeof *all);
@@ -103,7 +103,7 @@ static void own_kinds(kind_of_op out[PACE_CLASSES], const program *list)
     }
 }
 
-/* Those of all ranks, the same list on each. */
+/* Lists the kinds of all ranks, the same on each. */
 static void shared_kinds(kind_of_op out[PACE_CLASSES], const program *list, comm *world)
 {
     int ranks = comm_ranks(world), count = 0;
@@ -193,7 +193,7 @@ pace_share pace_take(pace *p)
         return s;
     int64_t launched = executor_launches(p->executor, p->program);
     if (++p->steps > WARM && p->interface->times.stamp &&
-        launched > p->launched) { /* no smaller batch's step; the last has been waited for */
+        launched > p->launched) { /* not a smaller batch's step; the last one has been waited for */
         for (int i = 0; i < PACE_CLASSES * TIMED; i++)
             if (p->used[i]) {
                 p->seconds[i / TIMED] += p->interface->times.seconds(p->device, CLOCK_PACE, 2 * i, 2 * i + 1);
@@ -250,7 +250,7 @@ static int compare_floats(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The lower one of two: of two ranks the faster is what the slower one could be. Sorts the values. */
+/* Returns the lower median: of two ranks the faster shows how fast the slower could be. Sorts the values. */
 static double median(float *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, compare_floats);
@@ -307,7 +307,7 @@ double pace_waited(const pace_judge *j)
 
 int pace_change(pace_judge *j, double limit, bool *recovered)
 {
-    double low = 1 + (limit - 1) / 2; /* so that a rank at the limit is not told of again and again */
+    double low = 1 + (limit - 1) / 2; /* hysteresis: a rank near the limit is not reported repeatedly */
     for (int i = 0; i < j->ranks; i++) {
         double ratio = pace_ratio(j, i);
         *recovered = j->tracks[i].slow;

@@ -10,14 +10,14 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the values. */
+/* Returns the median. Sorts the values. */
 static double median(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, compare);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* How far `x` lies above the values; the scale is at least least + share x |median|. */
+/* Returns how far `x` lies above the values; the scale is at least least + share x |median|. */
 static double score(const double *values, int count, double x, double share, double least)
 {
     double work[SPIKE_WINDOW];
@@ -33,7 +33,7 @@ static double score(const double *values, int count, double x, double share, dou
     return x > middle ? (x - middle) / (scale > floor ? scale : floor) : 0;
 }
 
-/* A norm of zero is a very small one. */
+/* A norm of zero counts as 1e-30. */
 static double logarithm(double norm)
 {
     return log(norm > 1e-30 ? norm : 1e-30);

@@ -12,19 +12,19 @@
 #include "memory/scope.h"
 #include "engine/compile/model/duty.h"
 
-/* A tensor whose bytes outlive the step. */
+/* A tensor that outlives the step. */
 typedef struct rest {
     const tensor *t;
     const char *what;        /* "weight" */
-    int first, last;         /* ops of a step: before `first` it is checked, after `last` it is summed */
-    const storage *compared; /* of a weight that replicas have, too; else NULL */
-    int64_t sum;             /* its address in the arena */
+    int first, last;         /* ops of a step: checked before `first`, summed after `last` */
+    const storage *compared; /* a weight's storage that replicas also have; else NULL */
+    int64_t sum;             /* address of its sum in the arena */
 } rest;
 
-/* A sum and its working memory, or a note. */
+/* Bytes of a sum and its working memory, or of a note. */
 static const int64_t SUM_BYTES = 2 * sizeof(uint64_t);
 
-/* What a note says: which rest, or which op. */
+/* A note is the index of a rest, or AN_OP + the index of an op. */
 static const uint64_t AN_OP = (uint64_t)1 << 32;
 
 struct verify {
@@ -33,24 +33,24 @@ struct verify {
     executor *executor;
     const device_interface *interface;
     device *device;
-    double bandwidth; /* of a device with memory of its own; else 0, and time is measured */
+    double bandwidth; /* memory bandwidth of a device; on the CPU 0, and time is measured */
     int every;
-    rest *rests; /* in the order of `first` */
+    rest *rests; /* sorted by `first` */
     int count;
-    int apart;    /* while they are listed: those from here on are weights as they were gathered */
-    int *by_last; /* in the order of `last` */
+    int apart;    /* while they are listed: from this index on rests are gathered weights */
+    int *by_last; /* sorted by `last` */
     int next_first, next_last;
 
-    int micro_batch; /* that is repeated in this step, or -1 */
+    int micro_batch; /* repeated micro-batch of this step, or -1 */
     bool repeating, alone;
 
     int64_t step;
     double seconds;
 };
 
-/* ---- what is at rest --------------------------------------------------------------------------------------------- */
+/* ---- state at rest ----------------------------------------------------------------------------------------------- */
 
-/* Not of what passes through windows of the arena and rests in host memory. */
+/* Adds a rest, except offloaded state, which passes through windows of the arena and rests in host memory. */
 static void add_rest(verify *v, const tensor *t, const char *what, const storage *compared)
 {
     if (!t || t->address < 0 || t->address >= TENSOR_HOST || tensor_bytes(t) == 0)
@@ -64,15 +64,15 @@ static void add_rest(verify *v, const tensor *t, const char *what, const storage
     v->count++;
 }
 
-/* Does this rank compare a parameter's weight with its replicas'? */
+/* Returns the storage if this rank compares the weight with its replicas', else NULL. */
 static const storage *compared(const compiled *c, const storage *s)
 {
     return duty_of(c->around.group, s, DUTY_COMPARE).rows > 0 ? s : NULL;
 }
 
-/* A tensor rests from the last op of a step that writes it to the first of the next. Of a weight that each step gathers
- * these are the own rows; and all rows, once more, from the gather to the update of the same step: replicas have the
- * same of these. */
+/* Lists the rests. A tensor rests from the last op of a step that writes it to the first of the next. A weight that
+ * each step gathers has two: its own rows; and all rows, from the gather to the update of the same step, which are the
+ * same on replicas. */
 static void list_rests(verify *v)
 {
     const compiled *c = v->compiled;
@@ -108,13 +108,13 @@ static int compare_first(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Op `at` writes tensor `to`: of `count` rests in the order of their addresses it is their first or their last, or
- * both. */
+/* Notes that op `at` writes tensor `to`: it is the first or the last write, or both, of rests that overlap it, out of
+ * `count` sorted by address. */
 static void note_write(rest *rests, int count, const tensor *to, int at, bool first, bool last)
 {
     int low = 0, high = count;
     int64_t end = to->address + tensor_bytes(to);
-    while (low < high) { /* the first that ends behind the tensor's begin */
+    while (low < high) { /* the first that ends after the tensor's begin */
         int middle = (low + high) / 2;
         const tensor *t = rests[middle].t;
         if (t->address + tensor_bytes(t) <= to->address)
@@ -131,7 +131,7 @@ static void note_write(rest *rests, int count, const tensor *to, int at, bool fi
     }
 }
 
-/* A gather leaves a rank's own rows as they are. */
+/* Notes an op's outputs. A gather leaves a rank's own rows unchanged. */
 static void note_op(verify *v, const op *writes, int at)
 {
     bool gathers = writes->phase == PHASE_BEGIN;
@@ -145,7 +145,7 @@ static void note_op(verify *v, const op *writes, int at)
     }
 }
 
-/* What communication writes it may write until it has been waited for. */
+/* Notes all writes. Communication may write until it has been waited for. */
 static void note_writes(verify *v)
 {
     AUTO_FREE const op **started = must_calloc((unsigned long)v->compiled->training.requests + 1, sizeof *started);
@@ -158,12 +158,12 @@ static void note_writes(verify *v)
         if (writes)
             note_op(v, writes, i);
     }
-    for (int i = v->apart; i < v->count; i++) /* what this rank does not update is checked at the step's end */
+    for (int i = v->apart; i < v->count; i++) /* rows that this rank does not update are checked at the step's end */
         if (v->rests[i].first == v->list->count)
             v->rests[i].first = v->list->count - 1;
 }
 
-/* A device only enqueues: there the bytes that are read, at the bandwidth of its memory, stand for the time. */
+/* Counts time by bytes read over memory bandwidth, since a device only enqueues. */
 static void count_bytes(verify *v, int64_t bytes)
 {
     v->seconds += v->bandwidth > 0 ? (double)bytes / v->bandwidth : 0;
@@ -196,7 +196,7 @@ static bool repeats(const verify *v, const op *o)
     return repeat_may(o) && v->micro_batch == o->microbatch;
 }
 
-/* Calls `use` for the bytes that the op writes, one output behind the other from address `at` on. */
+/* Calls `use` for the bytes that the op writes, one output after the other from address `at` on. */
 static void each_output(verify *v, const op *o, void (*use)(verify *v, const device_rows *rows, int64_t at))
 {
     int64_t at = v->compiled->before;
@@ -257,7 +257,7 @@ static void after(void *context, const compiled_program *p, int i)
     took(v, busy, began);
 }
 
-/* The second play is over when this is asked for the second time. */
+/* The second call ends the repetition. */
 static bool again(void *context, const compiled_program *p, int i)
 {
     verify *v = context;
@@ -268,7 +268,7 @@ static bool again(void *context, const compiled_program *p, int i)
     v->repeating = !second;
     v->seconds -= v->bandwidth == 0 && !second ? clock_seconds() : 0;
     for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
-        /* The sums of an op's outputs lie behind those of all that rests. */
+        /* The sums of an op's outputs follow all rests' sums. */
         int64_t at = v->compiled->sums + (1 + v->count + k) * SUM_BYTES;
         device_rows rows = repeat_rows(o->out[k]);
         if (rows.rows > 0 && second)
@@ -341,7 +341,7 @@ void verify_step(verify *v, int64_t step)
         v->next_last++;
     bool due = step % v->every == 0;
     v->micro_batch = due ? (int)(step / v->every % v->compiled->options.microbatches) : -1;
-    /* What has been captured as a graph has no micro-batch that is repeated. */
+    /* A captured graph cannot repeat a micro-batch. */
     if (v->alone != due)
         executor_op_by_op(v->executor, due);
     v->alone = due;

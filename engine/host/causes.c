@@ -11,11 +11,11 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* Jobs in a row that come no further, and the same trouble in a row, after which a person is needed; seconds between
- * starts double from one to the last. */
+/* Jobs in a row without progress, and the same trouble in a row, after which a person is needed; seconds between starts
+ * double from one to the last. */
 enum { FRUITLESS = 8, SAME = 3, SAME_DATA = 2, LONGEST_WAIT = 64 };
 
-/* NULL: there is none. Without memory nothing can be told, least of all that a job comes no further. */
+/* Returns NULL if it does not exist. Dies without memory: a restart loop could not be detected then. */
 static FILE *open_in(const char *folder, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
@@ -51,7 +51,7 @@ static cause parse(const json_t *line)
     return c;
 }
 
-/* How much a verdict says. */
+/* Returns how informative a verdict is. */
 static int weight(const cause *c)
 {
     static const int weights[INCIDENT_VERDICTS] = {
@@ -106,7 +106,7 @@ bool causes_saved(const char *folder, const char *run)
 
 /* ---- progress ---- */
 
-/* What follows `key` in the last whole line of a file that begins with it; -1: there is none. */
+/* Returns the number after `key` in the last complete line that begins with it; -1: none. */
 static int64_t last_number(const char *folder, const char *name, const char *key)
 {
     enum { TAIL = 8192 };
@@ -138,7 +138,7 @@ int64_t causes_progress(const char *folder)
     return f && fscanf(f, "step-%lld", &saved) == 1 ? saved : 0;
 }
 
-/* ---- what to do ---- */
+/* ---- advice ---- */
 
 causes_advice causes_weigh(causes *k, const cause *why, bool began, int64_t progress)
 {

@@ -1,5 +1,5 @@
-/* Why did a job end, and is it worth starting again? Incidents are read from a run's folder; what to do about one is a
- * function of it and of those before.
+/* Determines why a job ended, and whether to restart it, from incidents in a run's folder: the advice is a function of
+ * the last one and of those before.
  */
 #pragma once
 
@@ -9,43 +9,43 @@
 #include "parallel/watch/incident.h"
 
 typedef struct cause {
-    bool known; /* some rank has said why; else `words` is all there is */
+    bool known; /* a rank has reported the cause; else only `words` is set */
     incident_verdict verdict;
-    int rank;     /* -1: not known */
-    int64_t step; /* -1: not known */
+    int rank;     /* -1: unknown */
+    int64_t step; /* -1: unknown */
     char host[INCIDENT_HOST];
     char words[INCIDENT_WORDS];
 } cause;
 
-/* Where the incidents of the next job begin: the end of those so far. */
+/* Returns the end of the incidents so far, where the next job's begin. */
 int64_t causes_position(const char *folder);
-/* Of the incidents from `position` on with which the start `run` ends, the one that says most: a dead rank is often
- * what another trouble looks like from outside. Not known if there is none. Anybody may write to the folder: the
- * incidents of other starts say nothing of this one. `run` "": this start has no id yet, and any will do. */
+/* Returns the most informative of the incidents from `position` on that end the start `run`: a dead rank is often only
+ * the outside view of another trouble. Unknown if there is none. Ignores incidents of other starts, since anyone may
+ * write to the folder. `run` "": this start has no id yet, and any incident counts. */
 cause causes_read(const char *folder, int64_t position, const char *run);
 
-/* Has the start `run` opened the run's files, as events.jsonl knows? */
+/* True if the start `run` has opened the run's files, according to events.jsonl. */
 bool causes_began(const char *folder, const char *run);
-/* Has it saved the checkpoint that is the latest? */
+/* True if it has saved the latest checkpoint. */
 bool causes_saved(const char *folder, const char *run);
 
-/* How far the run has come: the last step of its metrics, or, of a server of islands, its last merge; that of its
+/* Returns the run's progress: the last step of its metrics, or, for a server of islands, its last merge; that of its
  * latest checkpoint if there is neither; 0: none. */
 int64_t causes_progress(const char *folder);
 
-/* What is remembered between jobs. All zero at first. */
+/* Memory between jobs. All zero at first. */
 typedef struct causes {
     cause last;
-    int same;      /* as often in a row */
-    int fruitless; /* jobs in a row that did not come further than those before */
-    int unbegun;   /* and those of them in a row of which no rank has begun */
+    int same;      /* the same cause in a row */
+    int fruitless; /* jobs in a row without progress */
+    int unbegun;   /* the latest of them in which no rank began */
     int64_t best;
 } causes;
 
 typedef struct causes_advice {
-    const char *give_up; /* why starting again is of no use; NULL: it is of use */
+    const char *give_up; /* why a restart would not help; NULL: restart */
     double wait;         /* seconds before the next start */
 } causes_advice;
 
-/* `began`: a rank of the job has begun. If none has, the progress that the folder shows is not the job's. */
+/* `began`: a rank of the job has begun. Otherwise the folder's progress is not this job's. */
 causes_advice causes_weigh(causes *k, const cause *why, bool began, int64_t progress);

@@ -36,7 +36,7 @@ static void add(line *l, const char *format, ...)
     l->used = l->used < l->room ? l->used : l->room - 1;
 }
 
-/* `, "key": "value"`; nothing for a text that is not there. */
+/* Adds `, "key": "value"`; skips a missing text. */
 static void add_text(line *l, const char *key, const char *value)
 {
     if (!value || !*value)
@@ -152,7 +152,7 @@ static void write_flight(const incident_log *k, watchdog *w)
     snprintf(path, sizeof path, "%.*s/flight-%d.jsonl", PATH_MAX - 32, k->folder, log_rank());
     int file = atomic_create(path, 0666);
     if (file < 0)
-        return; /* there is nobody left to tell */
+        return; /* no way is left to report it */
     for (int i = 0; i < count; i++) {
         describe_entry(&l, &entries[i], offset);
         if (l.used < l.room - 1024 && i + 1 < count)
@@ -173,7 +173,7 @@ void incident_log_write(void *context, const incident *what, bool ours)
     incident said = *what;
     said.run = watchdog_run(w);
     if (ours && incident_log_append(k->folder, &said) != STATUS_OK)
-        return; /* then neither can the flight record be written */
+        return; /* then the flight record cannot be written either */
     write_flight(k, w);
 }
 

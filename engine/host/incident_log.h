@@ -10,33 +10,34 @@
 
 #define INCIDENTS_FILE "incidents.jsonl"
 
-/* Zero at first; the caller's, who keeps it as long as the watchdog. */
+/* Zero at first; the caller keeps it as long as the watchdog. */
 typedef struct incident_log {
     char folder[PATH_MAX];
     watchdog *_Atomic watchdog;
 } incident_log;
 
-/* Once they are known: where to write, and whose flight record. Until then nothing is written. */
+/* Sets the folder and the watchdog of the flight record once they are known. Until then writes are skipped. */
 void incident_log_place(incident_log *k, const char *folder, watchdog *w);
-/* A watchdog_write: the incident if it is ours, and this rank's flight record. */
+/* A watchdog_write: writes the incident if it is ours, and this rank's flight record. */
 void incident_log_write(void *k, const incident *what, bool ours);
 
-/* One line more in FOLDER/incidents.jsonl. */
+/* Appends a line to FOLDER/incidents.jsonl. */
 status incident_log_append(const char *folder, const incident *what);
-/* The same of this rank, where it is just now. Whoever calls has told people already: a failure is not said again. */
+/* Appends an incident at this rank's current position. The caller has already logged it, so a failure is not
+ * reported. */
 void incident_log_say(const char *folder, watchdog *w, incident_verdict verdict, bool ends, const char *words);
 
-/* An incident that ends the run, as it is when it happens, kept until all that can be saved is saved: whoever reads it
- * may end the job. Zero at first. */
+/* An incident that ends the run, recorded when it happens and held back until all is saved: its readers may end the
+ * job. Zero at first. */
 typedef struct incident_log_held {
     incident what;
     watchdog_text text;
     char words[INCIDENT_WORDS];
     bool held;
-    bool known; /* to all ranks: one of them holds it */
+    bool known; /* known to all ranks: one of them holds it */
 } incident_log_held;
 
-/* The first that is held stays. Its host must live until it is said. */
+/* Holds the incident unless one is held. Its host must live until it is written. */
 void incident_log_hold(incident_log_held *k, const incident *what);
-/* Writes it, if there is one; the status message stays. */
+/* Writes the incident, if any; keeps the status message. */
 void incident_log_say_held(const char *folder, incident_log_held *k);

@@ -18,25 +18,25 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* ---- GPUs, as NVML tells: opened at run time, none where it is not installed ---- */
+/* ---- GPUs by NVML: opened at run time if installed ---- */
 
 typedef struct resources_gpus resources_gpus;
 
-/* -1: the driver does not say. */
+/* -1: unavailable. */
 typedef struct resources_gpu {
     double busy; /* share of the last moments in which a kernel ran */
     int64_t memory_used, memory_all;
     double watts, celsius;
-    double megahertz;         /* of the multiprocessors, now */
-    double held_back;         /* why they are no faster: the bits of NVML's nvmlClocksEventReasons */
-    double uncorrected;       /* errors of memory since the driver was loaded that ECC could not correct */
-    double rows_remapped;     /* of memory, for errors, ever */
-    double remapping_pending; /* 1: the GPU wants to be reset for it */
+    double megahertz;         /* current clock of the multiprocessors */
+    double held_back;         /* throttling reasons: the bits of NVML's nvmlClocksEventReasons */
+    double uncorrected;       /* memory errors since the driver was loaded that ECC could not correct */
+    double rows_remapped;     /* rows of memory remapped for errors, ever */
+    double remapping_pending; /* 1: the GPU must be reset for it */
 } resources_gpu;
 
 enum { RESOURCES_GPUS = 16 };
 
-/* NVML's C interface, as far as it is used (nvml.h of CUDA 12 and 13); every function returns 0 where it worked. */
+/* The part of NVML's C interface in use (nvml.h of CUDA 12 and 13); every function returns 0 on success. */
 typedef struct nvml_utilization {
     unsigned gpu, memory; /* per cent */
 } nvml_utilization;
@@ -52,7 +52,7 @@ typedef struct nvml_event {
 
 enum { NVML_XID = 8, NVML_CLOCK_SM = 1, NVML_UNCORRECTED = 1, NVML_SINCE_LOADED = 0, NVML_TIMEOUT = 10 };
 
-/* Between two looks of the watching thread at whether it is to end. */
+/* Interval at which the watching thread checks whether to end. */
 enum { WATCH_MILLISECONDS = 250 };
 
 struct resources_gpus {
@@ -64,7 +64,7 @@ struct resources_gpus {
     int (*memory)(void *, nvml_memory *);
     int (*power)(void *, unsigned *); /* milliwatts */
     int (*temperature)(void *, int sensor, unsigned *);
-    /* The driver may be older than these: NULL */
+    /* NULL if the driver is older than these */
     int (*clock)(void *, int which, unsigned *);
     int (*reasons)(void *, unsigned long long *);
     int (*errors)(void *, int kind, int counter, unsigned long long *);
@@ -75,13 +75,13 @@ struct resources_gpus {
     int (*register_events)(void *, unsigned long long types, void *events);
     int (*wait_event)(void *events, nvml_event *, unsigned milliseconds);
 
-    void *events; /* NULL: nobody waits for any */
+    void *events; /* NULL: no thread waits for events */
     worker watcher;
     void (*tell)(void *context, const char *words);
     void *tell_context;
 };
 
-/* ISO C has no conversion from an object pointer to one of a function; POSIX has. */
+/* Finds a function. ISO C has no conversion from an object pointer to one of a function; POSIX has. */
 static bool find(void *into, void *library, const char *name)
 {
     void **function = into;
@@ -126,7 +126,7 @@ static bool open_devices(resources_gpus *g)
     return g->count > 0;
 }
 
-/* The program itself first: a test may bring a driver of its own. */
+/* Searches the program itself first: a test may bring its own driver. */
 static void *find_library(void)
 {
     void *self = dlopen(NULL, RTLD_NOW);
@@ -137,7 +137,7 @@ static void *find_library(void)
     return dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
 }
 
-/* NULL: there is no GPU, or no driver. */
+/* Returns NULL without a GPU or a driver. */
 static resources_gpus *gpus_open(void)
 {
     resources_gpus *g = must_calloc(1, sizeof *g);
@@ -150,7 +150,7 @@ static resources_gpus *gpus_open(void)
     return NULL;
 }
 
-/* At most RESOURCES_GPUS; 0 of NULL. */
+/* Returns at most RESOURCES_GPUS; 0 for NULL. */
 static int gpus_count(const resources_gpus *g)
 {
     return g ? g->count : 0;
@@ -195,7 +195,7 @@ static void gpus_read(resources_gpu *out, const resources_gpus *g, int index)
 
 /* ---- critical errors ---- */
 
-/* What NVIDIA's documentation of Xid errors says of those that end training. */
+/* Returns the meaning of Xid errors that end training, from NVIDIA's documentation. */
 static const char *meaning_of(unsigned long long xid)
 {
     static const struct {
@@ -236,7 +236,7 @@ static void tell_event(const resources_gpus *g, const nvml_event *e)
     g->tell(g->tell_context, words);
 }
 
-/* A driver that fails where it should wait is asked no further. */
+/* Waits for events until asked to stop, or until the driver fails. */
 static void wait_for_events(void *context)
 {
     resources_gpus *g = context;
@@ -250,8 +250,8 @@ static void wait_for_events(void *context)
     }
 }
 
-/* From now on a thread waits for critical errors (Xid) of the GPUs and calls `tell` with a sentence for each, at once,
- * whatever the other threads do. Returns at once where the driver has no such events. */
+/* Starts a thread that waits for critical errors (Xid) of the GPUs and immediately calls `tell` with a sentence for
+ * each, independent of other threads. Returns at once if the driver has no such events. */
 static void gpus_watch(resources_gpus *g, void (*tell)(void *context, const char *words), void *context)
 {
     int registered = 0;
@@ -331,8 +331,8 @@ static bool begins(const char *name, const char *const *prefixes)
     return false;
 }
 
-/* MAJOR MINOR NAME READS MERGED SECTORS MS WRITES MERGED SECTORS ...: sectors of 512 bytes. What is made of other disks
- * would count twice, and so would partitions, which follow their disk and begin with its name. */
+/* MAJOR MINOR NAME READS MERGED SECTORS MS WRITES MERGED SECTORS ...: sectors of 512 bytes. Skips devices composed of
+ * other disks, and partitions, which follow their disk and begin with its name: they would count twice. */
 static void read_disks(resources_host *h, const char *root)
 {
     static const char *const composed[] = {"loop", "ram", "zram", "dm-", "md", NULL};
@@ -352,8 +352,8 @@ static void read_disks(resources_host *h, const char *root)
     }
 }
 
-/* NAME: RECEIVED (8 columns) SENT (8 columns), in bytes. Bridges and the ends of containers carry what a port carries,
- * too. */
+/* NAME: RECEIVED (8 columns) SENT (8 columns), in bytes. Skips bridges and the ends of containers, which carry a port's
+ * traffic again. */
 static void read_ports(resources_host *h, const char *root)
 {
     static const char *const inner[] = {"lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", NULL};
@@ -382,7 +382,7 @@ static int64_t number_in(const char *root, const char *device, const char *port,
     return value;
 }
 
-/* Remote direct memory access passes the kernel's own counters by. These are in words of 4 bytes. */
+/* Remote direct memory access bypasses the kernel's own counters. These are in words of 4 bytes. */
 static void read_infiniband(resources_host *h, const char *root)
 {
     AUTO_FREE char *top = must_format("%s/sys/class/infiniband", root);
@@ -427,7 +427,7 @@ struct resources {
     lines *lines;
     tensorboard *events;
     char *root;
-    double every, looked; /* seconds, and of the program's clock */
+    double every, looked; /* seconds; time of the last line by the program's clock */
     bool written;
     resources_host before;
     resources_gpus *gpus;

@@ -32,21 +32,21 @@ struct node_copies {
     comm_group *world;
     int me, ranks;
     int *node;     /* [ranks] */
-    int first;     /* of this rank's node */
-    int to, round; /* the rank that gets a copy of this one's share, and in which round; -1: there is one node */
-    int *from;     /* [rounds] the rank whose share comes in that round; -1: none */
+    int first;     /* first rank of this rank's node */
+    int to, round; /* rank that gets a copy of this one's share, and its round; -1: only one node */
+    int *from;     /* [rounds] the rank that sends its share in that round; -1: none */
     int rounds;
-    share_place place;     /* of the run, in this node's memory; folder NULL: it has no secret yet */
-    int held;              /* this node's folder, open and locked by its first rank; -1: it is not */
+    share_place place;     /* the run's place in this node's memory; folder NULL: no secret yet */
+    int held;              /* this node's folder, open and locked by its first rank; -1: not held */
     char *id_file;         /* RUN/memory */
-    char id[MANIFEST_RUN]; /* the start whose copies count; "": none do */
+    char id[MANIFEST_RUN]; /* id of the start that owns valid copies; "": none */
     int64_t bytes;
-    arena *buffers; /* two blocks: what is sent, what is received */
+    arena *buffers; /* two blocks: one to send, one to receive */
 };
 
 /* ---- nodes ---- */
 
-/* Where /dev/shm is another one, as between containers, it is another node. */
+/* Names this rank's node. A different /dev/shm, as between containers, makes a different node. */
 static void name_node(char out[NODE_NAME])
 {
     struct stat info = {0};
@@ -63,19 +63,20 @@ static void name_node(char out[NODE_NAME])
     snprintf(out, NODE_NAME, "%.36s %lld", boot, (long long)info.st_dev);
 }
 
-/* The index-th rank of a node, and how many it has. */
+/* Returns the index-th rank of a node; *members: their number. */
 static int member(int *members, const node_copies *k, int node, int index)
 {
     int found = -1, count = 0;
     for (int i = 0; i < k->ranks; i++)
         if (k->node[i] == node && count++ == index)
             found = i;
-    *members = count > 0 ? count : 1; /* a node has the rank that it is known by */
+    *members = count > 0 ? count : 1; /* a node always has its first rank */
     return found;
 }
 
-/* The i-th rank of a node sends to the i-th of the next node; where that has fewer ranks, it begins again with the
- * first, in another round, so that in each round a rank sends to one at most and receives from one at most. */
+/* Returns the rank that gets a copy of `rank`'s share. The i-th rank of a node sends to the i-th of the next node; if
+ * that has fewer ranks, it wraps around to the first in another round, so that per round a rank sends to at most one
+ * and receives from at most one. */
 static int destination(int *round, const node_copies *k, int rank)
 {
     int index = 0, members, node = k->node[rank], next = node;
@@ -108,14 +109,14 @@ static void find_neighbours(node_copies *k)
 
 /* ---- the run's secret, and its folder ---- */
 
-/* What all ranks know of RUN/memory. */
+/* The contents of RUN/memory, on all ranks. */
 typedef struct known {
     bool has_secret;
     uint8_t secret[SHARE_SECRET];
     char id[MANIFEST_RUN];
 } known;
 
-/* A name that nobody can guess, and that does not tell the secret. */
+/* Returns an unguessable name that does not reveal the secret. */
 static char *memory_folder(const uint8_t secret[SHARE_SECRET])
 {
     static const char what[] = "the folder's name";
@@ -125,8 +126,8 @@ static char *memory_folder(const uint8_t secret[SHARE_SECRET])
     return must_format(NODE_MEMORY "/phalanx-%u-%s%s%s", (unsigned)getuid(), name, node ? "." : "", node ? node : "");
 }
 
-/* "ID SECRET", ID "-" for none, both hexadecimal. What an older phalanx wrote has no secret, and no copies that can be
- * trusted. */
+/* Reads "ID SECRET", ID "-" for none, both hexadecimal. A file of an older phalanx has no secret, and no copies that
+ * can be trusted. */
 static status read_known(known *out, const char *path)
 {
     AUTO_FREE char *text = NULL;
@@ -161,7 +162,7 @@ static void let_go(node_copies *k)
     k->held = -1;
 }
 
-/* Another secret, or none: another folder. */
+/* Takes another secret, or none: another folder. */
 static void take_secret(node_copies *k, const known *from)
 {
     let_go(k);
@@ -171,15 +172,15 @@ static void take_secret(node_copies *k, const known *from)
     memcpy(k->id, from->id, sizeof k->id);
 }
 
-/* Whose a folder in this node's memory is. */
+/* Owner of a folder in this node's memory. */
 typedef enum holder {
-    NOBODY, /* there is none */
-    OURS,   /* and it is held */
-    ALIVE,  /* a run's that is alive */
+    NOBODY, /* the folder does not exist */
+    OURS,   /* and locked by this job */
+    ALIVE,  /* owned by a live run */
     FOREIGN,
 } holder;
 
-/* Until the processes of a job that has just been killed are gone. */
+/* Locks the folder; waits until the processes of a job that was just killed are gone. */
 static bool lock_folder(int folder)
 {
     static const double WAIT = 5; /* seconds */
@@ -189,7 +190,8 @@ static bool lock_folder(int folder)
     return true;
 }
 
-/* By the first rank of a node. A folder that anybody but its owner, this process's user, may enter is foreign. */
+/* Locks the folder on the first rank of a node. A folder that users other than its owner, this process's user, may
+ * enter is foreign. */
 static status hold_here(holder *whose, node_copies *k)
 {
     const char *path = k->place.folder;
@@ -215,7 +217,7 @@ static status hold_here(holder *whose, node_copies *k)
     return STATUS_OK;
 }
 
-/* On all nodes; *worst of them. */
+/* Locks the folder on all nodes; *worst: the worst owner. */
 static status hold(holder *worst, node_copies *k)
 {
     holder mine = NOBODY;
@@ -238,7 +240,7 @@ status node_copies_open(node_copies **out, comm *world, const char *run_folder)
     AUTO_FREE char(*names)[NODE_NAME] = must_alloc((unsigned long)k->ranks * sizeof *names);
     name_node(mine);
     comm_all_gather_bytes(k->world, names, mine, sizeof mine);
-    for (int i = 0; i < k->ranks; i++) { /* a node is known by its first rank */
+    for (int i = 0; i < k->ranks; i++) { /* a node's id is its first rank */
         k->node[i] = i;
         for (int j = 0; j < i && k->node[i] == i; j++)
             if (strcmp(names[i], names[j]) == 0)
@@ -270,8 +272,8 @@ const share_place *node_copies_place(const node_copies *k)
     return &k->place;
 }
 
-/* By the first rank of each node; rank 0 forgets whose they were first, so that what is left by chance counts no
- * more. What is not ours, or a living run's, stays. */
+/* Removes the copies on the first rank of each node; rank 0 first erases the owner's id, so that leftovers no longer
+ * count. Foreign folders and those of live runs stay. */
 static status clear(node_copies *k)
 {
     holder whose = NOBODY;
@@ -296,7 +298,7 @@ void node_copies_forget(node_copies *k)
 
 /* ---- keeping ---- */
 
-/* Fails, with what to do, unless two generations of this node's ranks' shares, and of a neighbour's, fit. */
+/* Fails with advice unless memory has room for two generations of this node's and a neighbour's shares. */
 static status check_room(const node_copies *k)
 {
     struct statvfs info;
@@ -334,7 +336,7 @@ static status make_here(node_copies *k)
                          : status_fail(STATUS_FAILED, "%s is not this run's own: start it again", k->place.folder);
 }
 
-/* The run's secret, or a new one where it has none, or where somebody else has its folder: a run that this one was
+/* Keeps the run's secret, or makes a new one if it has none or another owner has its folder: the run that this one was
  * copied from, or another user who has seen the name. */
 static status settle_secret(node_copies *k)
 {
@@ -349,7 +351,7 @@ static status settle_secret(node_copies *k)
              "the system has no random numbers");
     comm_broadcast_bytes(k->world, &fresh, sizeof fresh, 0);
     take_secret(k, &fresh);
-    /* before there is a folder of that name: what a process leaves that is killed now, the next one finds */
+    /* Written before the folder exists: if this process is killed now, the next one finds its files. */
     return comm_all_status(k->world, k->me == 0 ? write_known(k) : STATUS_OK);
 }
 
@@ -373,11 +375,11 @@ int64_t node_copies_bytes(const node_copies *k)
     return 2 * k->bytes + 2 * (int64_t)BLOCK;
 }
 
-/* What goes out and what comes in, in one round. */
+/* One round of sending and receiving. */
 typedef struct transfer {
-    int to, from; /* -1: nobody */
+    int to, from; /* -1: none */
     const char *folder;
-    int out, in; /* files; -1: none, or it cannot be read or written */
+    int out, in; /* files; -1: none, or unreadable or unwritable */
     int64_t out_bytes, in_bytes;
     status result;
 } transfer;
@@ -388,7 +390,7 @@ static int open_in(const char *folder, const char *name, int flags)
     return open(path, flags | O_CLOEXEC, 0600);
 }
 
-/* Whatever fails here, the neighbours' bytes go on: who waits for them is not to blame. */
+/* Records a failure; the neighbours' bytes are still exchanged, since waiting ranks must not fail with it. */
 static void fail(transfer *t, const char *what)
 {
     if (t->result == STATUS_OK)
@@ -431,7 +433,7 @@ static void pass_blocks(const node_copies *k, transfer *t)
     }
 }
 
-/* File number `i` of both shares. */
+/* Exchanges file number `i` of both shares. */
 static void pass_file(const node_copies *k, transfer *t, const share *mine, const share *theirs, int i)
 {
     t->out = t->in = -1;
@@ -481,7 +483,7 @@ static status hide(const char *folder, const share *mine)
     return STATUS_OK;
 }
 
-/* All but this one. */
+/* Removes all copies but `keep`. */
 static void remove_older(const node_copies *k, const char *keep)
 {
     RELEASED_BY(reading_names_free) reading_names all = {0};
@@ -510,11 +512,10 @@ status node_copies_spread(node_copies *k, const char *name)
 
 /* ---- going on from them ---- */
 
-/* What has become of a share: a byte for each, exchanged between ranks. */
-enum { MISSING, ARRIVED, UNKNOWN /* reading or writing has failed */ };
+/* State of a share: a byte each, exchanged between ranks. */
+enum { MISSING, ARRIVED, UNKNOWN /* reading or writing failed */ };
 
-/* Copies this process's part of a set to the disk: of each share that has not arrived yet the one of its `attempt`-th
- * holder. */
+/* Copies this process's part of a set to disk: each share that has not arrived, from its `attempt`-th holder. */
 static void copy_shares(char *mine, const node_copies *k, const node_set *set, const char *to, int attempt,
                         const char *so_far, char *buffer)
 {
@@ -535,8 +536,7 @@ static void copy_shares(char *mine, const node_copies *k, const node_set *set, c
     }
 }
 
-/* All shares on the disk, from their first holders or from their second. *damaged: some have no holder whose copy is
- * whole. */
+/* Copies all shares to disk, from their first or second holders. *damaged: some have no holder with an intact copy. */
 static status bring_together(bool *damaged, const node_copies *k, const node_set *set, const char *to, char *buffer)
 {
     unsigned long count = (unsigned long)set->ranks;
@@ -589,7 +589,7 @@ static status adopt(bool *damaged, node_copies *k, const node_set *set, const ch
     return s;
 }
 
-/* The newest set that is whole; the one before it may be, where the newest has no second copies yet. */
+/* Adopts the newest complete set; if the newest has no second copies yet, the previous one may be complete. */
 static status adopt_newest(int64_t *step, char **trouble, node_copies *k, const char *checkpoints, int64_t after)
 {
     node_shares_asked asked = {k->node, k->me == k->first ? k->place.folder : NULL, k->id, after, INT64_MAX};

@@ -10,7 +10,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* One share on one node. */
+/* A share on a node. */
 typedef struct share_found {
     int64_t step;
     int rank, ranks, node;
@@ -58,7 +58,7 @@ static status look(list *l, const node_shares_asked *asked, int node)
     return STATUS_OK;
 }
 
-/* Everybody's, the same on all ranks. */
+/* Returns all ranks' lists, the same on every rank. */
 static list gather(comm_group *world, const list *mine)
 {
     int ranks = comm_group_ranks(world), most = 0;
@@ -80,7 +80,7 @@ static list gather(comm_group *world, const list *mine)
     return all;
 }
 
-/* Is every share of this step somewhere? */
+/* True if some node has every share of this step. */
 static bool is_complete(node_set *out, const list *all, int64_t step, int nodes)
 {
     int ranks = 0, missing;

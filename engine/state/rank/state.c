@@ -41,7 +41,7 @@ static bool is(state_section a, state_section b)
     return !strcmp(a, b);
 }
 
-/* Of the feedback, the rows whose sum this rank makes: what it gets of another number of ranks' feedback. */
+/* Rows of the feedback that this rank sums, if it was saved by another number of ranks. */
 #define OWN_FEEDBACK "feedback_own"
 
 static bool is_feedback(state_section section)
@@ -49,10 +49,10 @@ static bool is_feedback(state_section section)
     return !strncmp(section, "feedback_", 9);
 }
 
-/* Nothing, where the parameter's optimizer has no state of that name, or no gradient changes the parameter. */
+/* Returns a section's rows; none if the optimizer has no such state, or no gradient changes the parameter. */
 static held section_rows(const compiled *c, const storage *s, state_section section)
 {
-    if (s->of->shares >= 0) /* its bytes are another's */
+    if (s->of->shares >= 0) /* its bytes are another parameter's */
         return (held){0};
     if (is_feedback(section)) {
         if (is(section, STATE_FEEDBACK_SUM))
@@ -68,14 +68,14 @@ static held section_rows(const compiled *c, const storage *s, state_section sect
     return t && tensor_elements(t) > 0 ? (held){t, s->own_first, s->own_rows} : (held){0};
 }
 
-/* Rows of a parameter; of a vector, elements. */
+/* Returns rows of a parameter; for a vector, elements. */
 static duty_rows rows_of(const parameter *p, int64_t first, int64_t rows)
 {
     return p->vector ? (duty_rows){0, rows * p->columns} : (duty_rows){first, rows};
 }
 
-/* The rectangle where piece `q` and rows `among` of parameter `p` meet; false if nowhere. A piece of a vector is among
- * them or not. */
+/* Returns the rectangle where piece `q` and rows `among` of parameter `p` intersect; false if empty. A vector's piece
+ * is among them whole or not at all. */
 static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, duty_rows among,
                  char *arena)
 {
@@ -99,7 +99,7 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
 
 /* ---- where they lie -------------------------------------------------------------------------------------------- */
 
-/* A piece's `data` is an address in the arena, which may be a device's: executor_borrow gives what can be read. */
+/* Borrows a piece's `data`, an address in the arena, which may be a device's, as host memory. */
 static void *borrow(void *context, const void *data, int64_t bytes)
 {
     executor *e = context;
@@ -127,8 +127,8 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
             continue;
         duty_rows among = rows_of(p, h.first, h.rows);
         if (writing)
-            /* Of what a tensor holds, what this rank writes: each element of the model is written once, of a rank's
-             * feedback all that no other rank has a copy of. */
+            /* Keeps the rows that this rank writes: each element of the model is written once; a rank's feedback, all
+             * that no other rank has a copy of. */
             among = duty_meet(among, duty_of(c->around.group, s, is_feedback(section) ? DUTY_ADD : DUTY_WRITE));
         if (is(section, OWN_FEEDBACK))
             among = rows_of(p, s->sum_first, s->sum_rows);
@@ -149,8 +149,8 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
 /* The site of philox_draws() that dropout never uses. */
 enum { INITIAL_SITE = 0xffff, BATCH = 256 }; /* blocks at a time */
 
-/* ln(x) for x in [2^-24, 1]: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then the series of 2 artanh((m-1)/(m+1)) in the
- * first five terms (relative error below 1e-7). */
+/* ln(x) for x in [2^-24, 1]: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then the first five terms of the series of 2
+ * artanh((m-1)/(m+1)) (relative error below 1e-7). */
 static inline float logarithm(float x)
 {
     uint32_t bits;
@@ -178,8 +178,8 @@ static inline void turn(float *sine, float *cosine, float u)
     *cosine = (q == 1 || q == 2) ? -swap_c : swap_c;
 }
 
-/* Draws of `count` Philox blocks, the words of a block each in its own plane. A round goes over all blocks before the
- * next does, which makes vector code of it. */
+/* Draws `count` Philox blocks, each word of a block in its own plane. A round covers all blocks before the next one
+ * starts, which vectorises. */
 __attribute__((target_clones("avx512f", "avx2", "default"))) static void
 draw_blocks(uint32_t draw[restrict 4][BATCH], uint64_t seed, uint64_t series, uint64_t first, int count)
 {
@@ -199,7 +199,7 @@ draw_blocks(uint32_t draw[restrict 4][BATCH], uint64_t seed, uint64_t series, ui
     }
 }
 
-/* out[4 i + k] = deviation times the normal of draw[k][i] (Box and Muller, 1958: two of two) */
+/* out[4 i + k] = deviation times the normal of draw[k][i] (Box and Muller, 1958: both of each pair) */
 __attribute__((target_clones("avx512f", "avx2", "default"))) static void
 normals(float *restrict out, uint32_t draw[restrict 4][BATCH], int count, float deviation)
 {
@@ -209,7 +209,7 @@ normals(float *restrict out, uint32_t draw[restrict 4][BATCH], int count, float 
         for (int i = 0; i < count; i++) {
             float u = (float)((int32_t)(draw[k][i] >> 8) + 1) * 5.9604645e-8f; /* (0, 1] */
             float v = (float)(int32_t)(draw[k + 1][i] >> 8) * 5.9604645e-8f;
-            float radius = __builtin_sqrtf(-2.0f * logarithm(u)), s, c; /* without errno: vector code */
+            float radius = __builtin_sqrtf(-2.0f * logarithm(u)), s, c; /* avoids errno, so that it vectorises */
             turn(&s, &c, v);
             normal[k][i] = deviation * (radius * c);
             normal[k + 1][i] = deviation * (radius * s);
@@ -243,7 +243,7 @@ void normal_fill(float *out, uint64_t seed, uint64_t series, int64_t first, int6
 
 /* ---- initial weights ------------------------------------------------------------------------------------------- */
 
-/* Elements `first` on of the tensor `name`, numbered as [out, in] whatever the file's order. A kind of initial values
+/* Fills elements from `first` of the tensor `name`, numbered as [out, in] in any file order. A kind of initial values
  * is a case here, and a function of the element's number, so that layouts do not change it. */
 static void fill_initial(float *out, const parameter *p, const char *name, uint64_t seed, int64_t first, int64_t count)
 {
@@ -259,7 +259,7 @@ static void fill_initial(float *out, const parameter *p, const char *name, uint6
     }
 }
 
-/* Row `row` of the parameter, as fp32, into out[columns]: what the pieces say, zero where there are none. */
+/* Writes row `row` of the parameter as fp32 into out[columns]: the pieces' values, zero elsewhere. */
 static void initial_row(float *out, const parameter *p, int64_t row, uint64_t seed)
 {
     memset(out, 0, (size_t)p->columns * sizeof *out);
@@ -276,7 +276,7 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
     }
 }
 
-/* A tensor of rows while it is filled: borrowed from the arena. */
+/* A tensor being filled row by row: borrowed from the arena. */
 typedef struct filled {
     held at;
     char *bytes;
@@ -345,7 +345,7 @@ static const parameter_piece *find_piece(const parameter **of, const decoder *mo
     return NULL;
 }
 
-/* Elements are numbered as [out, in]: those of a file that has them as [in, out] are drawn a row of its at a time. */
+/* Elements are numbered as [out, in]: draws a tensor stored as [in, out] one of its rows at a time. */
 static void draw_transposed(float *out, const parameter *p, const parameter_piece *q, int64_t first, int64_t rows,
                             uint64_t seed)
 {
@@ -435,7 +435,7 @@ static bool has_section(const checkpoint *file, state_section section)
     return false;
 }
 
-/* The optimizer's states: all of them, or none where the file lacks one. */
+/* Loads the optimizer's states: all of them, or none if the file lacks one. */
 static status load_states(const compiled *c, executor *e, checkpoint *file, bool *has_states)
 {
     const char *states[OPTIMIZER_SECTIONS];
@@ -450,7 +450,7 @@ static status load_states(const compiled *c, executor *e, checkpoint *file, bool
     return STATUS_OK;
 }
 
-/* Adds what a section of feedback has, fp32. */
+/* Adds a section of feedback, fp32. */
 static status add_checkpoint(void *context, const rectangle *of, const box_memory *to)
 {
     bool matrix = of->dims > 1;
@@ -479,7 +479,7 @@ static status load_feedback(const compiled *c, executor *e, checkpoint *file)
         TRY(load_section(c, e, c->feedback_section, read_checkpoint, &own));
         return load_section(c, e, STATE_FEEDBACK_SUM, read_checkpoint, &sum);
     }
-    /* The sum of all sections, and of what is there already, where this rank owns it. */
+    /* Sums all sections, and the state loaded so far, where this rank owns it. */
     from_checkpoint each = {file, section}, sum = {file, STATE_FEEDBACK_SUM};
     for (int i = 0; i < saved; i++) {
         snprintf(section, sizeof section, "feedback_%d", i);

@@ -18,7 +18,7 @@
 enum { ALIGNMENT = 256 }; /* bytes */
 _Static_assert((int)ALIGNMENT == (int)COMPILE_ALIGNMENT, "between pieces closer than that lies no other tensor");
 
-/* Bytes of the device's arena that are copied, and where to. */
+/* A range of bytes of the device's arena to copy, and its target. */
 typedef struct range {
     int64_t at, bytes, to;
 } range;
@@ -30,31 +30,31 @@ struct saver {
     const device_interface *interface;
     device *device;
     arena *arena;    /* the copy, then the writer's buffer */
-    char *copy;      /* NULL: none; the state is written from where it lies */
-    char *more_copy; /* of what lies elsewhere */
+    char *copy;      /* NULL: no copy; the state is written in place */
+    char *more_copy; /* copy of other host memory */
     bool pinned;
     range *ranges;
     int range_count;
     checkpoint_writer *writer;
     checkpoint_publisher *publisher; /* rank 0's */
     saver_facts last;                /* `refused` and `seconds` are shared with the thread, under the lock */
-    const share_place *memory;       /* where shares go and stay; NULL: to the run's checkpoints */
-    char *buffer;                    /* the writer's */
+    const share_place *memory;       /* folder of shares in memory; NULL: the run's checkpoints */
+    char *buffer;                    /* the writer's buffer */
     json_t *meta;
     double stall;
     stage stage;
-    bool arrived; /* what a device copies */
-    bool beside;  /* of a device's state, some is in host memory, and is copied by the thread */
+    bool arrived; /* the device's copies are complete */
+    bool beside;  /* some of a device's state is in host memory: the thread copies it */
 
     /* shared with the thread, under the lock */
     worker worker;
     bool working;
-    bool taken, copied; /* what the thread copies; everything */
+    bool taken, copied; /* the thread's copies are complete; all are */
     status result;
     char message[2048];
 };
 
-/* ---- what is copied -------------------------------------------------------------------------------------------- */
+/* ---- ranges to copy ---------------------------------------------------------------------------------------------- */
 
 static checkpoint_piece *own_pieces(int *count, const compiled *c, executor *e)
 {
@@ -84,8 +84,8 @@ static int64_t aligned(int64_t bytes, int64_t to)
     return (bytes + to - 1) / to * to;
 }
 
-/* The pieces' bytes, neighbours together, and nobody else's, which may change meanwhile; the pieces then lie in the
- * copy, if there is one. Returns the copy's bytes. */
+/* Lists the pieces' bytes as ranges, adjacent ones merged, excluding other tensors, which may change meanwhile; the
+ * pieces then point into the copy, if any. Returns the copy's bytes. */
 static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces, int count, const char *base,
                           char *copy)
 {
@@ -118,7 +118,7 @@ static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces,
     return aligned(bytes, DIRECT_ALIGNMENT);
 }
 
-/* Lays out the pieces of options->more behind the own ones; with `copy`, the pieces then lie there. */
+/* Lays out the pieces of options->more after the state's own; with `copy`, the pieces then point there. */
 static int64_t lay_more(checkpoint_piece *pieces, int count, char *copy)
 {
     int64_t bytes = 0;
@@ -143,13 +143,13 @@ int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more
 
 /* ---- a rank's work: on the thread, or, without a copy, on the training thread ------------------------------------ */
 
-/* Is it the device that copies the range? */
+/* True if the device copies the range. */
 static bool by_device(const saver *s, const range *r)
 {
     return s->interface->aside.copy && r->at < TENSOR_HOST;
 }
 
-/* A device copies its arena by itself, and the training thread learns when it has. */
+/* Copies the host's ranges. A device copies its arena itself; the training thread polls for its end. */
 static void take_copy(saver *s)
 {
     const char *host = s->interface->host(s->device);
@@ -166,7 +166,7 @@ static void take_copy(saver *s)
         worker_wait(&s->worker);
 }
 
-/* On the training thread: have the device's copies arrived? */
+/* Polls, on the training thread, whether the device's copies are complete. */
 static void ask_device(saver *s, bool wait)
 {
     if (s->stage == SHARES && s->copy && s->interface->aside.copy && !s->arrived) {
@@ -187,7 +187,7 @@ static status publish(saver *s)
     if (o->published)
         o->published(o->context, s->last.name);
     if (checkpoint_prune(o->folder, o->keep, o->keep_every, o->needs ? &needed : NULL) != STATUS_OK)
-        log_warn("%s; an older checkpoint stays", status_message()); /* the new one is there all the same */
+        log_warn("%s; an older checkpoint stays", status_message()); /* the new checkpoint is saved all the same */
     return STATUS_OK;
 }
 
@@ -252,7 +252,7 @@ static void start_work(saver *s)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-/* Have the kernel hand over every page now: its zeroing would else make the first copy several times as long. */
+/* Makes the kernel map every page now: zeroing them would else make the first copy several times as long. */
 static void touch_pages(saver *s, int64_t bytes)
 {
     enum { PAGE = 4096 };
@@ -263,7 +263,7 @@ static void touch_pages(saver *s, int64_t bytes)
         *(volatile char *)(base + i * PAGE) = 0;
 }
 
-/* The state is about to change, and the device knows what it copies: until the thread has copied what it copies. */
+/* Waits for the thread's copies before the state changes; the device orders its own copies itself. */
 static void wait_for_copy(void *context)
 {
     saver *s = context;
@@ -371,7 +371,7 @@ void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory
     for (int i = 0; i < s->range_count && s->copy; i++)
         if (by_device(s, &s->ranges[i]))
             s->interface->aside.copy(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
-    /* What lies elsewhere changes between steps, when nobody waits for a copy: it is taken at once. */
+    /* Copies other host memory at once: it changes between steps, where no wait for a copy exists. */
     char *to = s->more_copy;
     for (int i = 0; s->copy && i < s->options.more_count; i++) {
         int64_t bytes = checkpoint_extent(&s->options.more[i]);

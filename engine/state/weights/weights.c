@@ -17,14 +17,14 @@
 #include "models/parts.h"
 #include "models/huggingface.h"
 
-#define AHEAD_BYTES (16 << 20) /* what the disk reads beyond a rectangle: the next one usually follows */
+#define AHEAD_BYTES (16 << 20) /* read ahead of a rectangle: the next one usually follows */
 
 #define MODEL  "model"
 #define MASTER "master"
 
 /* ---- weights of 4 bits, dequantised ---- */
 
-/* A sign, two bits of exponent and one of fraction. */
+/* Values by a sign, two bits of exponent and one of fraction. */
 static const float mxfp4_values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
@@ -50,11 +50,11 @@ void mxfp4_read(float *to, const mxfp4_matrices *from, int64_t row, int64_t rows
     }
 }
 
-/* Where a Hugging Face folder has a tensor of the model: from row `first` on of one of its files'. */
+/* Location of a model's tensor in a Hugging Face folder: rows from `first` of one of its files' tensors. */
 typedef struct stored_at {
     const sharded_tensor *in;
     int64_t first;
-    const sharded_tensor *scales; /* of mxfp4, whose blocks are `in`; else NULL */
+    const sharded_tensor *scales; /* mxfp4 scales of the blocks `in`; else NULL */
 } stored_at;
 
 struct weights {
@@ -67,11 +67,11 @@ struct weights {
     sharded *files;
     stored_at *stored;      /* [count] of a Hugging Face folder */
     checkpoint *checkpoint; /* or NULL */
-    config config;          /* of the checkpoint */
+    config config;          /* the checkpoint's configuration */
     bool said_mxfp4;
 };
 
-/* What other programs leave beside the weights and transformers does not load either: rotary tables, causal masks. */
+/* Tensors stored by other programs that transformers does not load either: rotary tables, causal masks. */
 static const char *const leftovers[] = {"*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias"};
 
 static bool is_leftover(const char *name)
@@ -82,7 +82,7 @@ static bool is_leftover(const char *name)
     return false;
 }
 
-/* Is it of a layer behind the last one, of which the model has none? */
+/* True if it belongs to an MTP module that the model does not have. */
 static bool is_behind(const model_shape *s, const char *name)
 {
     AUTO_FREE char *layers = must_format("%slayers.", names_prefix(s->architecture));
@@ -105,7 +105,7 @@ static void list_names(weights *w)
     qsort(w->by_name, (size_t)w->count, sizeof *w->by_name, compare_name);
 }
 
-/* -1 if the model has none of that name */
+/* Returns -1 if the model has no tensor of that name. */
 static int find(const weights *w, const char *name)
 {
     const names_tensor key = {.name = (char *)(uintptr_t)name}, *const wanted = &key;
@@ -143,7 +143,7 @@ static status check_type(const char *folder, const char *name, dtype type)
 
 /* ---- a Hugging Face folder ---- */
 
-/* "transformer.wte.weight" in a file of the model with its head, "wte.weight" in one of the bare model. */
+/* Finds "transformer.wte.weight" in a file of the model with its head, "wte.weight" in one of the bare model. */
 static const sharded_tensor *find_stored(const weights *w, const char *name)
 {
     const char *prefix = names_prefix(w->shape.architecture);
@@ -153,7 +153,7 @@ static const sharded_tensor *find_stored(const weights *w, const char *name)
     return t;
 }
 
-/* An expert's matrices as GPT-OSS is published: two tensors, NAME_blocks and NAME_scales. */
+/* Matches an expert's matrices as GPT-OSS is published: two tensors, NAME_blocks and NAME_scales. */
 static bool match_mxfp4(stored_at *out, const weights *w, const names_tensor *n)
 {
     if (!shape_has_key(w->shape.architecture, KEY_MXFP4) || !n->stacked || n->dims != 2)
@@ -183,7 +183,7 @@ static status check_mxfp4(const weights *w, const stored_at *at, const names_ten
     return STATUS_OK;
 }
 
-/* The first of its places in which the files have it. */
+/* Matches a tensor with the first of its possible names that the files have. */
 static status match_tensor(weights *w, int i)
 {
     names_place at;
@@ -191,7 +191,7 @@ static status match_tensor(weights *w, int i)
         w->stored[i] = (stored_at){find_stored(w, at.name), at.first, NULL};
         if (!w->stored[i].in)
             continue;
-        /* It must have the shape that it has in the place where it was found. */
+        /* Its shape must be the one under that name. */
         const safetensors_tensor *t = w->stored[i].in->tensor;
         const names_tensor whole = {
             .dims = w->names[i].dims, .shape = {at.rows, w->names[i].shape[1]}, .stacked = at.stacked};
@@ -224,7 +224,7 @@ static const sharded_tensor *stored_of(const weights *w, parts_slot slot)
     return w->stored[find(w, names_format(w->shape.architecture, slot))].in;
 }
 
-/* The tensor that `name` repeats (parts.def), or NULL. */
+/* Returns the tensor that `name` repeats (parts.def), or NULL. */
 static const sharded_tensor *find_repeated(const weights *w, const char *name)
 {
     char copy[NAMES_BYTES];
@@ -258,7 +258,7 @@ static status match_tensors(weights *w)
             continue;
         bool tied = w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD));
         const sharded_tensor *embedding = tied ? stored_of(w, SLOT_EMBEDDING) : NULL;
-        if (tied && !are_equal(t, embedding)) /* a head that is stored all the same */
+        if (tied && !are_equal(t, embedding)) /* a tied head that is stored all the same */
             return status_fail(STATUS_FAILED,
                                "%s: tensor %s differs from %s, but tie_word_embeddings makes them one: set it to "
                                "false in config.json",
@@ -286,7 +286,7 @@ static status read_config_json(model_shape *shape, json_t **tokens, const char *
     return huggingface_parse(shape, tokens, text, bytes, path);
 }
 
-/* transformers keeps the key of the block behind the last layer, but not its weights. */
+/* Drops the MTP module if only its configuration key is present: transformers keeps the key, but not its weights. */
 static void leave_block(weights *w)
 {
     char name[NAMES_BYTES];
@@ -328,7 +328,7 @@ static status open_checkpoint(weights *w, const char *path)
 
 /* ---- both ---- */
 
-/* Is there a file of that name? */
+/* True if a file of that name exists. */
 static bool has(const char *folder, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
@@ -477,7 +477,7 @@ static status read_file(const weights *w, const stored_at *at, const rectangle *
         last += (start[d] + size[d] - 1) * from.stride[d];
     }
     int64_t bytes = (last + 1 - first) * element;
-    /* Of many small tensors, whose every advice costs a look at all their pages, once in AHEAD_BYTES. */
+    /* Each advice costs a look at all the pages of a tensor: for many small ones advises once per AHEAD_BYTES. */
     int64_t at_byte = t->tensor->offset + first * element;
     bool crosses = at_byte / AHEAD_BYTES != (at_byte + bytes) / AHEAD_BYTES;
     sharded_expect(t, first * element, bytes + (crosses ? AHEAD_BYTES : 0));
@@ -517,7 +517,7 @@ static status read_mxfp4(weights *w, const stored_at *at, const rectangle *of, c
                              at->in->tensor->name, dtype_name(to->type));
 }
 
-/* Is it the bias of a layer's experts, of this architecture? */
+/* True if it is the router's bias of a layer, in this architecture. */
 static bool is_bias(const weights *w, const char *name)
 {
     const char *format = names_format(w->shape.architecture, SLOT_ROUTER_BIAS),
@@ -570,7 +570,7 @@ status weights_tokenizer(tokenizer **out, const weights *w)
 
 /* ---- sizes of a configuration ---- */
 
-/* From the tokenizer that the data was, or will be, made with. */
+/* Takes the size from the tokenizer that made, or will make, the data. */
 static status take_vocabulary(config *c)
 {
     const char *prefix = c->data.tokenizer ? NULL : c->data.train.item[0].path;
@@ -583,7 +583,7 @@ static status take_vocabulary(config *c)
     if (s != STATUS_OK)
         return status_context(s, "model.vocab_size from the tokenizer");
     AUTO_FREE char *index = must_format("%s.idx", prefix ? prefix : "");
-    if (!t && !atomic_exists(index)) /* without a tokenizer beside it: the more likely mistake is told */
+    if (!t && !atomic_exists(index)) /* neither tokenizer nor data: report the more likely mistake */
         return status_fail(STATUS_USAGE,
                            "data.train: there is no data set %s (%s.bin and .idx), beside which a tokenizer would tell "
                            "model.vocab_size: phalanx tokenize --output %s makes both, or set model.vocab_size",

@@ -21,11 +21,11 @@
 #include "models/huggingface.h"
 #include "models/parts.h"
 
-#define SHARD_BYTES 5000000000LL /* what transformers cuts at */
-#define CHUNK_BYTES (8 << 20)    /* one buffer */
+#define SHARD_BYTES 5000000000LL /* where transformers cuts */
+#define CHUNK_BYTES (8 << 20)    /* bytes of one buffer */
 #define CHUNKS      3            /* one being read into, one being written, one between */
 
-/* What belongs to a model and is neither weights nor config.json. */
+/* Files of a model that are neither weights nor config.json. */
 static const char *const companions[] = {"tokenizer.json",          "tokenizer.model",   "tokenizer.bytes",
                                          "tokenizer_config.json",   "vocab.json",        "merges.txt",
                                          "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
@@ -41,12 +41,12 @@ typedef struct copy {
     char *folder; /* temporary */
     int64_t done, total;
     safetensors_tensor *tensors; /* [count] as they will be stored, in the model's order, and then copies */
-    int *source;                 /* [count] which of the weights each is */
+    int *source;                 /* [count] index of the source weight of each */
     int count;
     char *copied[MOST_COPIES]; /* names of copies */
     int *first;                /* [shards + 1] tensors of each file */
     int shards;
-    manifest *manifest; /* of a checkpoint */
+    manifest *manifest; /* manifest of a checkpoint */
     json_t *map;        /* weight_map of an index */
 } copy;
 
@@ -57,17 +57,17 @@ static int64_t bytes_of(const safetensors_tensor *t)
 
 /* ---- from one thread that reads to one that writes ---- */
 
-/* A ring of buffers: the reader fills the next one while the writer empties those before. */
+/* A ring of buffers: the reader fills the next one while the writer empties the previous ones. */
 typedef struct ring {
     copy *c;
     const int *order; /* tensors of this file, in the file's order */
     int first, tensors;
-    worker worker; /* told to stop: the writer failed */
+    worker worker; /* stopped when the writer has failed */
     char *buffer[CHUNKS];
     int64_t bytes[CHUNKS];
-    int64_t filled, emptied; /* chunks so far */
+    int64_t filled, emptied; /* number of chunks */
     status read;
-    char *message; /* of a failed read: messages are kept per thread */
+    char *message; /* message of a failed read: messages are kept per thread */
 } ring;
 
 static void advance(ring *r, int64_t *counter)
@@ -77,7 +77,7 @@ static void advance(ring *r, int64_t *counter)
     worker_tell(&r->worker);
 }
 
-/* Rows that fit a buffer; a row wider than that is cut into columns. */
+/* Reads as many rows as fit a buffer; a wider row is cut into columns. */
 static status read_tensor(ring *r, const names_tensor *t, dtype type)
 {
     int64_t element = dtype_bytes(type), room = CHUNK_BYTES / element;
@@ -144,7 +144,7 @@ static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_
 
 /* ---- one file ---- */
 
-/* Where a written tensor lies, for whatever will say so. */
+/* Notes the location of a written tensor for the index or the manifest. */
 static status note(copy *c, const safetensors_tensor *t, const char *file, int shard, int64_t offset, uint32_t crc)
 {
     json_object_set_new(c->map, t->name, json_string(file));
@@ -194,7 +194,7 @@ static status write_shard(copy *c, int shard)
                            : c->shards == 1                      ? must_strdup(SHARDED_FILE)
                                             : must_format("model-%05d-of-%05d.safetensors", shard + 1, c->shards);
     AUTO_FREE char *path = must_format("%s/%s", c->folder, name);
-    json_auto_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders ask for it */
+    json_auto_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders require it */
     safetensors_writer *w;
     TRY(safetensors_writer_open(&w, path, c->tensors + c->first[shard], c->first[shard + 1] - c->first[shard],
                                 metadata));
@@ -212,7 +212,7 @@ static status write_shard(copy *c, int shard)
     return s;
 }
 
-/* ---- what is stored with the weights ---- */
+/* ---- files stored with the weights ---- */
 
 static status put_text(const copy *c, const char *name, const char *text)
 {
@@ -220,7 +220,7 @@ static status put_text(const copy *c, const char *name, const char *text)
     return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
-/* The special tokens that came with the weights, or else the tokenizer's. */
+/* Returns the special tokens that came with the weights, or else the tokenizer's. */
 static json_t *special_tokens(const weights *w)
 {
     json_t *tokens = json_deep_copy(weights_tokens(w));
@@ -234,7 +234,7 @@ static json_t *special_tokens(const weights *w)
     return tokens;
 }
 
-/* config.json, and the index of several files. */
+/* Writes config.json, and the index of several files. */
 static status write_huggingface(const copy *c)
 {
     AUTO_FREE char *text = NULL, *body = NULL, *lines = NULL;
@@ -249,7 +249,7 @@ static status write_huggingface(const copy *c)
     return put_text(c, SHARDED_INDEX, lines);
 }
 
-/* A configuration that makes this shape, everything else at its default. */
+/* Makes a configuration of this shape, all other keys at their defaults. */
 static status default_config(char **out, const model_shape *shape)
 {
     char from[] = "model.from=.", *override[] = {from};
@@ -263,7 +263,7 @@ static status default_config(char **out, const model_shape *shape)
     return STATUS_OK;
 }
 
-/* What has come with the weights is in the manifest, too: it may be damaged like them. */
+/* Adds a companion file to the manifest, since it may be damaged like the weights. */
 static status note_companion(const copy *c, const char *name)
 {
     RELEASED_BY(mapping_close) mapping file = {0};
@@ -333,7 +333,7 @@ static status copy_companions(const copy *c)
     }
     AUTO(tokenizer) *t = NULL;
     if (weights_tokenizer(&t, c->from) != STATUS_OK)
-        /* weights without a tokenizer, or with one that is not known here, are a model all the same */
+        /* Weights without a tokenizer, or with an unknown one, are still a complete model. */
         return STATUS_OK;
     if (!tokenizer_copied && !weights_is_huggingface(c->from))
         TRY(tokenizer_files_save(t, c->folder));
@@ -345,7 +345,7 @@ static status copy_companions(const copy *c)
 
 /* ---- all of it ---- */
 
-/* How a tensor is stored: where Hugging Face's files have a dimension of experts, those have it. */
+/* Returns how a tensor is stored: with a dimension of experts if Hugging Face's files have one. */
 static safetensors_tensor stored_as(const copy *c, int i)
 {
     const names_tensor *n = weights_at(c->from, i);
@@ -357,7 +357,7 @@ static safetensors_tensor stored_as(const copy *c, int i)
     return t;
 }
 
-/* The model's tensors, and in a Hugging Face folder the copies that its block behind the last layer has. */
+/* Lists the model's tensors, and in a Hugging Face folder the copies that its MTP module has. */
 static void list_tensors(copy *c)
 {
     const model_shape *s = weights_shape(c->from);
@@ -417,7 +417,7 @@ static status check_target(const char *to, bool replace)
     return status_fail(STATUS_FAILED, "%s is there already: name another folder, or replace it with --force", to);
 }
 
-/* The new folder takes the name; one that had it goes when that is done. */
+/* Renames the new folder to its name; an old folder of that name is removed after that. */
 static status take_name(const char *from, const char *to, bool replace)
 {
     if (!replace || !is_model(to))
@@ -433,7 +433,7 @@ static status take_name(const char *from, const char *to, bool replace)
 
 static status write_folder(copy *c)
 {
-    TRY(atomic_remove(c->folder)); /* of one that was stopped */
+    TRY(atomic_remove(c->folder)); /* leftover of an interrupted copy */
     TRY(atomic_make_folders(c->folder));
     for (int i = 0; i < c->shards; i++)
         TRY(write_shard(c, i));
@@ -472,7 +472,7 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
                  to, shape_traits_of(weights_shape(from)->architecture)->name);
     plan(&c);
     TRY(check_target(target, options->replace));
-    if (!c.manifest) /* what cannot be said in a config.json is refused before the long work */
+    if (!c.manifest) /* rejects a model that config.json cannot describe before the long work */
         TRY(huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL));
     status s = write_folder(&c);
     if (s == STATUS_OK)
@@ -518,7 +518,7 @@ void upcycle_close(upcycle *u)
     free(u);
 }
 
-/* The slot of the weight that has row `at` of a tensor, or of an expert's part of it; its rows there. */
+/* Returns the slot of the weight that has row `at` of a tensor, or of an expert's part of it; *span: its rows. */
 static parts_slot slot_at(names_span *span, const upcycle *u, const names_tensor *t, int64_t at)
 {
     const layer_shape layer = shape_layer(&u->shape, t->layer);
@@ -531,7 +531,7 @@ static parts_slot slot_at(names_span *span, const upcycle *u, const names_tensor
     return SLOT_COUNT;
 }
 
-/* Reads the rows from part->start[0] on that are of one weight, at most all; how many they are. */
+/* Reads the rows of one weight from part->start[0] on, at most all; *rows: their number. */
 static status read_rows(int64_t *rows, const upcycle *u, const names_tensor *t, const box *part, const box_memory *to)
 {
     const model_shape *dense = weights_shape(u->from);

@@ -19,10 +19,10 @@ typedef struct batch_step {
     double rate, loss_scale, loss_tokens, batch_tokens;
 } batch_step;
 
-/* Writes the scalars of a step, also those of the MTP loss, which has `second` valid labels. */
+/* Writes the scalars of a step, also of the MTP loss, which has `second` valid labels. */
 void batch_scalars(const compiled *of, executor *e, const config *c, const batch_step *at, int64_t second);
 
-/* Writes the token positions of `microbatches` micro-batches whose ids are not filled from samples. */
+/* Writes the token positions of `microbatches` micro-batches with ids not read from samples. */
 void batch_places(const compiled *c, executor *e, int microbatches);
 
 /* Returns the first sample that this rank reads of a step that begins at `first`: each rank along AXIS_SAMPLES reads a

@@ -96,7 +96,7 @@ double deal_imbalance(const int32_t *places, const deal *d, const int32_t *docum
 int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *document_start, int rank)
 {
     int64_t all = d->samples * d->sequence, each = all / d->ranks, unseen = 0, open = 0;
-    AUTO_FREE int32_t *change = must_calloc((unsigned long)all + 1, sizeof *change); /* in queries that see a key */
+    AUTO_FREE int32_t *change = must_calloc((unsigned long)all + 1, sizeof *change); /* deltas of a key's query count */
     for (int64_t i = rank * each; i < (rank + 1) * each; i++) {
         change[places[i] + 1 - keys_of(d, document_start, places[i])]++;
         change[places[i] + 1]--;

@@ -242,7 +242,7 @@ static void stand_at_mark(executor *e)
         return;
     const op *o = list->ops[first];
     tell_watchdog(e, o, e->playing->between_marks[e->passed], false);
-    if (e->marked == compile_marks(e->playing->program)) /* until then messages name the op that the host enqueues */
+    if (e->marked == compile_marks(e->playing->program)) /* messages name the op that the host enqueues until then */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
 
@@ -306,7 +306,7 @@ static status open_device(executor *e, const executor_options *o)
     status s = e->interface->open(&e->device, &options);
     if (!e->interface->communication)
         return s;
-    TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
+    TRY(comm_all_status(comm_world(e->world), s)); /* agrees before anything collective on the devices */
     /* Binds this process's threads to the GPU's memory node, since they touch the memory that it copies to and from. */
     device_facts f;
     executor_facts(&f, e);

@@ -95,7 +95,7 @@ int64_t trace_marks_flow(int64_t step, int from, int to, bool upstream, int numb
     return (int64_t)((hash ^ hash >> 52) & ((1ULL << 52) - 1));
 }
 
-#define NANOSECOND 1e-3 /* in microseconds: the precision of a trace */
+#define NANOSECOND 1e-3 /* 1 ns in microseconds: the precision of a trace */
 enum { ROUNDS = 9, COMPUTES = 0, COMMUNICATES = 1, LABEL = 256 };
 
 struct trace {

@@ -38,7 +38,7 @@ void trace_close(trace *t);
 typedef struct trace_marks {
     int64_t *kept, *rest; /* [ops + 1] bytes alive while an op runs, from alive_find() */
     int64_t *tokens;      /* [ops] tokens of micro-batches with a finished backward pass at the op's end */
-    int *message;         /* [ops] number of a message among those of its peer and direction; else -1 */
+    int *message;         /* [ops] number of a message per peer and direction; else -1 */
 } trace_marks;
 
 /* Fills the marks of a placed program that was compiled with `o`. */

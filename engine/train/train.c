@@ -592,7 +592,7 @@ static status train_on(training *t, bool *stopped)
         verify_begin(t->guards.verify);
     t->saved = t->at.step;
     status s = train_loop(t, &asked);
-    if (s != STATUS_OK) { /* on all ranks: the save in progress is good */
+    if (s != STATUS_OK) { /* failed on all ranks: the save in progress is good */
         AUTO_FREE char *words = must_strdup(status_message());
         (void)training_save_finish(t);
         (void)status_fail(s, "%s", words);

@@ -303,7 +303,7 @@ static status choose_device(training *t)
     return t->config->train.device == CONFIG_AUTO ? STATUS_OK : s;
 }
 
-/* Locks the folder against other runs. A lock whose remote holder is silent for longer than the lease is stale. */
+/* Locks the folder against other runs. A lock is stale if its remote holder is silent for longer than the lease. */
 static status take_lock(training *t)
 {
     static const double LEASE = 30; /* seconds */

@@ -88,7 +88,7 @@ static bool judge_along(verdict *out, const training *t, const share *all, int r
 {
     for (int i = 0; i < ranks; i++) {
         int like = count_like(all, ranks, i, a, true), unlike = count_like(all, ranks, i, a, false);
-        if (unlike <= like) /* on a tie the later one is asked, too */
+        if (unlike <= like) /* a tie is decided by the later one */
             continue;
         out->rank = unlike > 1 ? i : -1;
         if (unlike > 1)

@@ -25,7 +25,7 @@ typedef struct train_past {
     int64_t began;    /* first step of the run's folder: 0, or that of another run's checkpoint */
     int64_t verified; /* last step with everything verified; 0: none */
     spike_window window;
-    int omissions; /* in ascending order */
+    int omissions; /* sorted in ascending order */
     train_omission omission[TRAIN_OMISSIONS];
 } train_past;
 

@@ -31,7 +31,7 @@ typedef struct training_fetched {
     int64_t next_step, next_samples; /* expected position at the next request if no step is undone */
     blocks_counts told;              /* counts that this rank has already reported */
     double stall, window_stall, window_seconds;
-    int64_t misses, fetched; /* since the previous step; stall: the slowest rank's; counts: all ranks' */
+    int64_t misses, fetched; /* slowest rank's stall, all ranks' counts since the previous step */
     int window_steps;
     bool warned;
 } training_fetched;
@@ -48,7 +48,7 @@ typedef struct training_now {
     double attention_logit_max;        /* largest attention logit, if QK-clip tracks it */
     double mtp_loss;                   /* mean over its labels, excluding its coefficient; 0: none */
     double dropped_share;              /* share of expert assignments that were dropped */
-    int rung, replays;                 /* of experts: the capacity bucket it ran in, and how often it was rerun */
+    int rung, replays;                 /* capacity bucket of the experts, and how often it was rerun */
 } training_now;
 
 /* Monitors of the run, and counts of undone steps. */
@@ -79,7 +79,7 @@ typedef struct training_figures {
 
 /* The loop's counts over this process's steps, for the report. */
 typedef struct training_counts {
-    double first_step_seconds, trained_seconds; /* until the end of the first step; since then */
+    double first_step_seconds, trained_seconds; /* seconds until the end of the first step; since then */
     int64_t trained_steps;                      /* number of steps run */
     double stall_seconds;                       /* seconds that training waited for blocks of data */
     int64_t cache_misses, fetched_bytes;        /* blocks waited for on all ranks; bytes that all ranks fetched */
@@ -94,7 +94,7 @@ typedef struct training_saving {
     int64_t published, lost;    /* saves; lost ones were given up */
     int64_t in_memory;          /* saves in the memory of nodes */
     double seconds;             /* seconds that training waited for saves */
-    const mirror_facts *mirror; /* as last polled; NULL: no mirror */
+    const mirror_facts *mirror; /* facts as last polled; NULL: no mirror */
 } training_saving;
 
 typedef struct training_report training_report; /* report/training_report.h */

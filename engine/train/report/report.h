@@ -81,8 +81,8 @@ typedef struct report_happening {
     const char *run, *event;
     int64_t step;
     const char *words;  /* or NULL */
-    const char *device; /* of started, resumed: the device, named like a profile ("h100"); NULL: unknown */
-    int ranks;          /* of started, resumed: number of ranks; 0: unknown */
+    const char *device; /* device of started, resumed: named like a profile ("h100"); NULL: unknown */
+    int ranks;          /* ranks of started, resumed; 0: unknown */
     bool here;          /* it concerns the folder's contents: lines about a moved folder omit it */
 } report_happening;
 

@@ -67,7 +67,7 @@ static status open_kept(lines **out, const training *t, const char *name)
 /* Opens the files of lines and events per step. */
 static status open_steps(training *t)
 {
-    if (t->report->tracker) /* between the two, lines are dropped from metrics.jsonl */
+    if (t->report->tracker) /* held while lines are dropped from metrics.jsonl */
         TRY(tracker_hold(t->report->tracker, t->at.step));
     TRY(open_kept(&t->report->metrics, t, "metrics.jsonl"));
     if (t->report->tracker)
@@ -93,7 +93,7 @@ static status open_files(training *t)
     return t->choices.count > 0 ? choices_write(&t->choices, chosen) : STATUS_OK;
 }
 
-/* Appends an event. Unlike metrics they are never trimmed: they show repeated work. metrics_done reports a full disk. */
+/* Appends an event. Unlike metrics they are not trimmed: they show repeated work. metrics_done reports a full disk. */
 static void write_event(training *t, report_happening what)
 {
     what.run = t->run;
@@ -513,7 +513,7 @@ void training_report_close(training *t)
 status training_report_undone(training *t, const report_event *what)
 {
     seal_open();
-    close_steps(t); /* as a new process finds the files */
+    close_steps(t); /* reopens the files like a new process */
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_steps(t) : STATUS_OK));
     training_report_event(t, what);
     if (t->counts.trained_steps > 0)

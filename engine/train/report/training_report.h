@@ -46,7 +46,7 @@ void training_report_step(training *t, const training_figures *f);
 void training_report_evaluation(training *t, const double *losses, double seconds);
 /* Removes the lines of undone steps after the present one, and appends one with the reason. */
 status training_report_undone(training *t, const report_event *what);
-void training_report_disagreement(training *t, double apart); /* between islands that gossip */
+void training_report_disagreement(training *t, double apart); /* distance of gossiping islands */
 void training_report_event(training *t, const report_event *what);
 status training_summary(training *t, bool stopped);
 /* Prints the closing line: how much was trained, the result, and the next command. */

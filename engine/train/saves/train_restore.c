@@ -539,7 +539,7 @@ static status go_back(training *t)
         (void)restore_from(&s, t, folder);
     if (s != STATUS_OK || folder)
         return s;
-    TRY(comm_all_status(all, start(t))); /* as a new process finds them */
+    TRY(comm_all_status(all, start(t))); /* starts like a new process */
     t->at.step = t->at.updates = t->at.samples = t->at.good_steps = t->at.skipped = 0;
     t->at.past = (train_past){0};
     if (precision_row_of(t->config->train.precision)->scales_loss)

@@ -15,12 +15,12 @@ typedef struct training_mirroring {
     char id[MANIFEST_RUN];   /* id of the run over all its starts; "": none */
     bool held;               /* this start has written that it holds the mirror */
     checkpoint_place newest; /* newest in the mirror at the start of the run; step -1: unknown */
-    mirror_facts facts;      /* as last polled */
+    mirror_facts facts;      /* facts as last polled */
 } training_mirroring;
 
 /* The run's position in its own history, in which it may have gone back. */
 typedef struct training_branch {
-    checkpoint_place loaded; /* of the last checkpoint loaded */
+    checkpoint_place loaded; /* place of the last checkpoint loaded */
     checkpoint_place now;    /* rank 0's: its branch and the previous ones; the step is where the branch began */
 } training_branch;
 

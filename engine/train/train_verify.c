@@ -88,7 +88,7 @@ static bool judge_along(verdict *out, const training *t, const share *all, int r
 {
     for (int i = 0; i < ranks; i++) {
         int like = count_like(all, ranks, i, a, true), unlike = count_like(all, ranks, i, a, false);
-        if (unlike <= like) /* a tie is decided by the later one */
+        if (unlike <= like) /* if they are equal, later ranks are examined */
             continue;
         out->rank = unlike > 1 ? i : -1;
         if (unlike > 1)

@@ -15,20 +15,20 @@
 #include "memory/scope.h"
 
 enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096, ETCD_NODES = 16 };
-enum { MISSES = 2 }; /* in a row, until a node is away: one may be a hiccup */
-static const double CONNECT = 2, ANSWER = 5, SIGN = 1, TURN = 1; /* seconds; TURN: between questions who is there */
+enum { MISSES = 2 }; /* misses in a row until a node counts as away: one may be a hiccup */
+static const double CONNECT = 2, ANSWER = 5, SIGN = 1, TURN = 1; /* seconds; TURN: between looks at the nodes */
 
 struct etcd {
     http *http;
-    int nodes, at; /* the one that answered last */
+    int nodes, at; /* at: the node that answered last */
     char *address[ETCD_NODES];
     char *user, *password, *token;
-    int next; /* to be asked whether it is there */
+    int next; /* node to look at next */
     double asked;
     int misses[ETCD_NODES];
 };
 
-/* ---- whom to log in as ------------------------------------------------------------------------------------------- */
+/* ---- login ------------------------------------------------------------------------------------------------------- */
 
 static void wipe_text(char **text)
 {
@@ -44,7 +44,7 @@ void etcd_wipe_login(etcd_login *c)
     wipe_text(&c->password);
 }
 
-/* "USER:PASSWORD"; the password may have colons. */
+/* Splits "USER:PASSWORD"; the password may have colons. */
 static status split_login(etcd_login *out, const char *text, const char *from)
 {
     const char *colon = strchr(text, ':');
@@ -99,7 +99,7 @@ static json_t *encoded(const char *value)
     return json_string(coded);
 }
 
-/* What a member of base64 stands for; what is none stands for nothing. */
+/* Decodes a base64 member; "" if it is missing or invalid. */
 static char *decoded(const json_t *entry, const char *member)
 {
     const char *text = json_string_value(json_object_get(entry, member));
@@ -110,7 +110,7 @@ static char *decoded(const json_t *entry, const char *member)
     return out;
 }
 
-/* `most`: seconds until an answer. */
+/* `most`: limit of an answer's time, seconds. */
 static void post(http_answer *out, etcd *e, const char *address, const char *path, const char *body, double most)
 {
     AUTO_FREE char *url = must_format("%s%s", address, path);
@@ -122,7 +122,7 @@ static void post(http_answer *out, etcd *e, const char *address, const char *pat
                              .headers = e->token ? 2 : 1,
                              .body = body,
                              .body_bytes = (int64_t)strlen(body),
-                             .direct = true, /* the cluster is asked directly */
+                             .direct = true, /* reach the cluster directly */
                              .connect = most < CONNECT ? most : CONNECT,
                              .answer = most,
                              .most = MOST_REPLY});
@@ -154,7 +154,7 @@ static status ask(json_t **out, etcd *e, const char *path, const char *body)
     return s;
 }
 
-/* A user's token; it may have run out, and is then asked for again. */
+/* Gets a user's token; an expired one is replaced. */
 static status log_in(etcd *e)
 {
     json_auto_t *body = json_pack("{s:s, s:s}", "name", e->user, "password", e->password), *answer = NULL;
@@ -162,12 +162,12 @@ static status log_in(etcd *e)
     TRY(ask(&answer, e, "/v3/auth/authenticate", words));
     static const char sound[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=._-";
     const char *token = json_string_value(json_object_get(answer, "token"));
-    free(e->token); /* it becomes a line of a header */
+    free(e->token); /* the token becomes a line of a header */
     e->token = token && *token && !token[strspn(token, sound)] ? must_strdup(token) : NULL;
     return e->token ? STATUS_OK : status_fail(STATUS_FAILED, "etcd answers a login without a token");
 }
 
-/* `body` is taken. */
+/* Takes ownership of `body`. */
 static status call(json_t **out, etcd *e, const char *path, json_t *body)
 {
     AUTO_FREE char *words = json_dumps(body, JSON_COMPACT);
@@ -185,12 +185,12 @@ static status call(json_t **out, etcd *e, const char *path, json_t *body)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* "https://HOST:PORT/": without the slash. */
+/* Takes "https://HOST:PORT/" without the slash. */
 static status take_address(etcd *e, const char *address, size_t length)
 {
     if (e->nodes == ETCD_NODES)
         return status_fail(STATUS_USAGE, "outer.rendezvous: more than %d addresses", ETCD_NODES);
-    if (memchr(address, '@', length)) /* and is not repeated */
+    if (memchr(address, '@', length)) /* never printed */
         return status_fail(STATUS_USAGE,
                            "outer.rendezvous holds a user or a password, which would be in the run's files and in the "
                            "list of processes: put USER:PASSWORD into a file of mode 600 and name it in "
@@ -261,7 +261,7 @@ void etcd_look_at_nodes(etcd *e, double now)
     RELEASED_BY(http_answer_free) http_answer reply = {0};
     int i = e->next, there = 0;
     post(&reply, e, e->address[i], "/v3/maintenance/status", "{}", SIGN);
-    bool answers = !reply.failure, was_away = e->misses[i] >= MISSES; /* whatever it answers: it may have no leader */
+    bool answers = !reply.failure, was_away = e->misses[i] >= MISSES; /* even without a leader */
     e->asked = now;
     e->next = (i + 1) % e->nodes;
     e->misses[i] = answers ? 0 : e->misses[i] + 1 < MISSES ? e->misses[i] + 1 : MISSES;
@@ -275,7 +275,7 @@ void etcd_look_at_nodes(etcd *e, double now)
 
 /* ---- leases ------------------------------------------------------------------------------------------------------ */
 
-/* The gateway writes 64-bit integers as strings. */
+/* Reads a 64-bit integer, which the gateway writes as a string. */
 static int64_t number(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
@@ -321,7 +321,7 @@ json_t *etcd_pairs(const json_t *answer, const char *prefix)
         if (pair && strncmp(key, prefix, strlen(prefix)) == 0)
             json_array_append_new(out, pair);
         else
-            json_decref(pair); /* it was not asked for, or is not UTF-8 */
+            json_decref(pair); /* not requested, or not UTF-8 */
     }
     return out;
 }
@@ -330,7 +330,7 @@ status etcd_read(json_t **out, etcd *e, const char *prefix)
 {
     json_auto_t *answer = NULL;
     AUTO_FREE char *end = must_strdup(prefix);
-    end[strlen(end) - 1]++; /* the first key beyond */
+    end[strlen(end) - 1]++; /* the first key beyond the prefix */
     TRY(call(&answer, e, "/v3/kv/range", json_pack("{s:o, s:o}", "key", encoded(prefix), "range_end", encoded(end))));
     *out = etcd_pairs(answer, prefix);
     return STATUS_OK;

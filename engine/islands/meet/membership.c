@@ -31,31 +31,31 @@ struct membership {
     int slot;
     int64_t lease;
     double kept_alive;
-    bool lost;             /* the lease had run out, and our record is not there again yet */
+    bool lost;             /* the lease had run out, and our record is not back yet */
     bool doubt;            /* a decision had no answer: it may still be carried out */
-    int64_t turn_revision; /* of our turn key, as last read */
+    int64_t turn_revision; /* revision of our turn key, as last read */
     news *news;
-    char *written[OWN_KEYS]; /* under the present lease */
-    worker worker;           /* its lock is of what follows */
+    char *written[OWN_KEYS]; /* values written under the present lease */
+    worker worker;           /* guards the members below */
     bool reached, evicted;
     bool reported_away;
     char *wanted[OWN_KEYS];
     int64_t number, settled;
-    json_t *pairs; /* as last read */
+    json_t *pairs; /* pairs as last read */
     decision decision;
 };
 
-/* ---- our keys, and what is there ---- */
+/* ---- our keys, and the pairs in etcd ----------------------------------------------------------------------------- */
 
 static const char *const own_name[OWN_KEYS] = {"member", "offer", "have"};
 
-/* PREFIX/live/WHAT/SLOT; slot -1: without it. A fresh string. */
+/* Makes PREFIX/live/WHAT/SLOT; slot -1: without it. The caller frees it. */
 static char *path_of(const membership *m, const char *what, int slot)
 {
     return slot < 0 ? must_format("%slive/%s", m->prefix, what) : must_format("%slive/%s/%d", m->prefix, what, slot);
 }
 
-/* A server has a record, and neither offers nor holds. */
+/* Returns the path of an own key. A server has a record, and neither offers nor holds. */
 static char *own_path(const membership *m, own_key k)
 {
     return m->slot == ROSTER_SERVER ? path_of(m, "server", -1) : path_of(m, own_name[k], m->slot);
@@ -71,7 +71,7 @@ static char *record_text(const membership *m, const membership_state *s)
     return json_dumps(o, JSON_COMPACT);
 }
 
-/* What is at PREFIX/live/: pairs whose keys have lost the prefix, and whose values are JSON or, like names, text. */
+/* Reads the pairs at PREFIX/live/: keys without the prefix; values are JSON or, like names, text. */
 static status read_pairs(json_t **out, membership *m)
 {
     json_auto_t *raw = NULL;
@@ -81,7 +81,7 @@ static status read_pairs(json_t **out, membership *m)
     return STATUS_OK;
 }
 
-/* NULL: there is none. */
+/* Returns the pair, or NULL. */
 static const json_t *find_pair(const json_t *pairs, const char *what, int slot)
 {
     size_t i;
@@ -91,7 +91,7 @@ static const json_t *find_pair(const json_t *pairs, const char *what, int slot)
     return found;
 }
 
-/* What a record's island calls itself, for people. */
+/* Copies a record's island name, for people. */
 static void copy_name(char out[ROSTER_NAME], const json_t *member)
 {
     const char *name = json_string_value(json_object_get(json_object_get(member, "value"), "name"));
@@ -109,14 +109,14 @@ static const json_t *own_pair(const membership *m, const json_t *pairs, own_key 
     return m->slot == ROSTER_SERVER ? find_pair(pairs, "server", -1) : find_pair(pairs, own_name[k], m->slot);
 }
 
-/* Is a member's record that of this process? */
+/* True if a member's record is this process's. */
 static bool is_ours(const membership *m, const json_t *member)
 {
     const char *id = json_string_value(json_object_get(json_object_get(member, "value"), "id"));
     return id && !strcmp(id, m->id);
 }
 
-/* ---- whose a slot is ---- */
+/* ---- claiming a slot --------------------------------------------------------------------------------------------- */
 
 static const char *text_of(const json_t *pair)
 {
@@ -124,7 +124,7 @@ static const char *text_of(const json_t *pair)
     return words ? words : "";
 }
 
-/* Islands that train something else are no islands of this run. */
+/* Refuses islands that train something else. */
 static status check_fingerprint(membership *m, const json_t *pairs)
 {
     char text[24];
@@ -145,8 +145,8 @@ static status check_fingerprint(membership *m, const json_t *pairs)
     return done ? STATUS_OK : status_fail(STATUS_FAILED, "another island begins at this moment");
 }
 
-/* Takes the slot, or the server's place, whose record is of this revision; 0: there is none. The turn of a former
- * process ends: what it may have decided without hearing of it is not carried out any more. */
+/* Takes the slot, or the server's place, if its record has this revision (0: there is none). Writes the turn key, so
+ * that a former process's decision that had no answer is not carried out any more. */
 static status take(bool *done, membership *m, const json_t *pairs, int slot, int64_t revision)
 {
     m->slot = slot;
@@ -155,14 +155,14 @@ static status take(bool *done, membership *m, const json_t *pairs, int slot, int
     AUTO_FREE char *record = record_text(m, &(membership_state){.merge = m->options.merge});
     const etcd_condition as_read[] = {{member, revision}, {name, revision_of(find_pair(pairs, "name", slot))}};
     const etcd_change changes[] = {{member, record, m->lease}, {turn, m->id, 0}, {name, m->name, 0}};
-    bool server = slot == ROSTER_SERVER; /* which has no name of its own to keep */
+    bool server = slot == ROSTER_SERVER; /* a server has no name to keep */
     status s = etcd_transact(done, m->etcd, as_read, server ? 1 : 2, changes, server ? 2 : 3);
     if (s != STATUS_OK || !*done)
         m->slot = -1;
     return s;
 }
 
-/* How much the slot is ours to take: the one that we had, then one that nobody had, then one whose island is gone. */
+/* Rates a slot: 4: our former one; 3, 2: never used; 1: left by another island; 0: not ours to take. */
 static int fitness(const membership *m, const json_t *pairs, int slot)
 {
     const json_t *name = find_pair(pairs, "name", slot);
@@ -197,7 +197,7 @@ static status try_server(bool *done, membership *m, const json_t *pairs)
     return take(done, m, pairs, ROSTER_SERVER, revision_of(there));
 }
 
-/* An island that has ended without a word keeps its slot until its lease has run out; so does a server. */
+/* Tries to claim a slot. An island or server that was killed keeps its place until its lease has run out. */
 static status claim_once(bool *done, bool *reached, membership *m)
 {
     json_auto_t *pairs = NULL;
@@ -206,7 +206,7 @@ static status claim_once(bool *done, bool *reached, membership *m)
     TRY(check_fingerprint(m, pairs));
     if (m->options.server)
         return try_server(done, m, pairs);
-    int best = -1, ours = -1; /* ours: the slot that a claim without an answer has given us */
+    int best = -1, ours = -1; /* ours: slot of an earlier claim without an answer */
     bool mine_is_held = false;
     for (int i = 0; i < m->options.slots; i++) {
         ours = ours < 0 && is_ours(m, find_pair(pairs, "member", i)) ? i : ours;
@@ -220,8 +220,8 @@ static status claim_once(bool *done, bool *reached, membership *m)
     return take(done, m, pairs, best, 0);
 }
 
-/* A slot, or the server's place, is ours when this returns. A request whose answer is lost may have been carried out,
- * or be so later: what is at a slot is read before it is judged. */
+/* Claims a slot, or the server's place. A request without an answer may have been carried out, or be so later: the slot
+ * is read again before each attempt. */
 static status claim(membership *m)
 {
     double until = clock_seconds() + m->options.patience;
@@ -234,7 +234,7 @@ static status claim(membership *m)
         if (s == STATUS_OK && done)
             return STATUS_OK;
         double now = clock_seconds();
-        if (there && !was_there) /* leases begin anew when etcd is back */
+        if (there && !was_there) /* leases begin anew once etcd is back */
             until = now + m->options.patience;
         if (now > until)
             return s != STATUS_OK ? s : status_fail(STATUS_FAILED, "no slot could be claimed");
@@ -262,7 +262,7 @@ static status say_evicted(membership *m)
                              : status_fail(STATUS_FAILED, "another island has taken slot %d", m->slot);
 }
 
-/* Our record again, where there is none, or what a write without an answer has left of ours. */
+/* Writes our record again, if it is missing, or was left by our own write without an answer. */
 static status put_record(membership *m, const char *record)
 {
     json_auto_t *pairs = NULL;
@@ -275,15 +275,15 @@ static status put_record(membership *m, const char *record)
     const etcd_condition as_read = {key, revision_of(there)};
     const etcd_change put[] = {{key, record, m->lease}, {name, m->name, 0}};
     TRY(etcd_transact(&done, m->etcd, &as_read, 1, put, m->options.server ? 1 : 2));
-    if (!done) /* by whom is seen in the next turn */
+    if (!done) /* the next turn shows by which island */
         return status_fail(STATUS_FAILED, "the record in etcd was changed while it was renewed");
     m->written[OWN_MEMBER] = must_strdup(record);
     m->lost = false;
     return STATUS_OK;
 }
 
-/* A lease that has run out took our keys with it: a new one, and `record` again, unless somebody else has the slot by
- * now. */
+/* Keeps the lease alive. If it has run out, our keys are gone: gets a new one and writes `record` again, unless another
+ * island has the slot by now. */
 static status keep_lease(membership *m, const char *record)
 {
     bool alive = true;
@@ -302,8 +302,8 @@ static status keep_lease(membership *m, const char *record)
     return put_record(m, record);
 }
 
-/* What is `wanted` and not written yet. A write whose answer is lost is made again; one that is carried out late, after
- * what followed it, is seen when the keys are read, and undone. */
+/* Writes changed values of `wanted`. Repeats a write without an answer; if one is carried out late, reading the keys
+ * shows it, and it is undone. */
 static status write_own(membership *m, char *const wanted[OWN_KEYS])
 {
     for (int i = 0; i < OWN_KEYS; i++) {
@@ -325,7 +325,7 @@ static bool is_written(const membership *m, own_key k, const json_t *pair)
     return json_equal(written, json_object_get(pair, "value"));
 }
 
-/* A record of ours at another slot: of a claim that was carried out when we had given it up. */
+/* Removes our record at another slot: a claim was carried out after we had given it up. */
 static void drop_ghosts(membership *m, const json_t *pairs)
 {
     for (int i = 0; i < m->options.slots && !m->options.server; i++) {
@@ -340,8 +340,8 @@ static void drop_ghosts(membership *m, const json_t *pairs)
     }
 }
 
-/* Are our keys, as just read, those that were written? What a late write has undone is written again in the next
- * turn. */
+/* True if our keys, as just read, have the values written. A value that a late write has overwritten is written again
+ * in the next turn. */
 static bool check_own(membership *m, const json_t *pairs)
 {
     bool all = true;
@@ -352,10 +352,10 @@ static bool check_own(membership *m, const json_t *pairs)
             continue;
         all = false;
         if (i == OWN_MEMBER && (!pair || !is_ours(m, pair)))
-            m->lost = true; /* the lease, or the slot: keeping the lease finds out */
+            m->lost = true; /* the lease or the slot is lost: keep_lease finds out */
         forget(m, (own_key)i);
         if (pair && i != OWN_MEMBER)
-            m->written[i] = must_strdup(""); /* whatever is wanted is not this */
+            m->written[i] = must_strdup(""); /* never equal to the wanted value */
     }
     return all;
 }
@@ -369,8 +369,8 @@ static void note_turn(membership *m, const json_t *pairs)
     m->turn_revision = revision_of(find_pair(pairs, "turn", m->slot));
 }
 
-/* A decision had no answer. Every decision holds only as long as our turn key is as it was read: once that is written
- * again, it either has been carried out, which reading shows, or never is. */
+/* Resolves a decision without an answer. A decision holds only while our turn key is unchanged: once that is written
+ * again, reading shows whether it was carried out; it never will be later. */
 static status settle_doubt(membership *m)
 {
     json_auto_t *pairs = NULL;
@@ -405,7 +405,7 @@ static status try_decision(membership *m, const decision *d)
     return s;
 }
 
-/* What is wanted now, as copies; and the decision, which is tried once. */
+/* Copies the wanted values, and takes the decision, which is tried once. */
 static int64_t take_wanted(char *wanted[OWN_KEYS], decision *d, membership *m)
 {
     worker_lock(&m->worker);
@@ -524,7 +524,7 @@ status membership_open(membership **out, const membership_options *options)
     return STATUS_OK;
 }
 
-/* The others are to know that it was not lost. */
+/* Shows the others that this island left by itself. */
 static void leave(membership *m)
 {
     if (m->slot >= 0 && m->slot != ROSTER_SERVER) {

@@ -8,14 +8,14 @@
 
 #include "memory/log.h"
 
-/* An id or a revision. */
+/* Reads an id or a revision. */
 static int64_t number_of(const json_t *o, const char *key)
 {
     json_int_t n = json_integer_value(json_object_get(o, key));
     return n < 0 ? 0 : (int64_t)n;
 }
 
-/* Merges, steps, tokens: their sums and successors are no overflow, whoever has written them. */
+/* Reads a count of merges, steps or tokens, bounded so that no written value makes sums or successors overflow. */
 static int64_t count_of(const json_t *o, const char *key)
 {
     static const int64_t MOST = (int64_t)1 << 56;
@@ -33,7 +33,7 @@ static void copy_text(char *out, size_t bytes, const json_t *o, const char *key)
 {
     const char *words = json_string_value(json_object_get(o, key));
     snprintf(out, bytes, "%s", words ? words : "");
-    log_make_printable(out); /* whoever writes to etcd writes no lines of our log */
+    log_make_printable(out); /* foreign text must not write lines of our log */
 }
 
 static void read_member(roster_member *m, json_t *value, const keys *trusted)
@@ -124,7 +124,7 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
         read_member(&r->member[ROSTER_SERVER], value, trusted);
     if (sscanf(key, "%15[a-z]/%9d", what, &slot) != 2 || slot < 0 || slot >= ROSTER_SLOTS)
         return;
-    char own[32]; /* "offer/0x" is no offer of slot 0 */
+    char own[32]; /* so that "offer/0x" is not taken for slot 0 */
     snprintf(own, sizeof own, "%s/%d", what, slot);
     if (strcmp(own, key) != 0)
         return;
@@ -139,8 +139,8 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
         read_have(m, value);
 }
 
-/* What islands write is an object of arrays of objects. Anything deeper is somebody else's, and is not parsed: inside
- * of other JSON it would be deeper than jansson reads. */
+/* Parses a value of islands: an object of arrays of objects. Deeper text is foreign and not parsed: nested in other
+ * JSON it would exceed jansson's depth. */
 static json_t *parse(const char *value)
 {
     enum { DEEPEST = 8 };
@@ -259,7 +259,7 @@ uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least, uint
 typedef struct known {
     bool ever, here;
     char name[ROSTER_NAME], id[MANIFEST_RUN];
-    double gone; /* since when it is not here */
+    double gone; /* time since it is not here */
 } known;
 
 struct news {
@@ -294,7 +294,7 @@ __attribute__((format(printf, 2, 3))) static void tell(const news *n, const char
     n->say(n->context, line);
 }
 
-/* The outer step: islands that gossip have no merge in common. */
+/* Says the outer step. Islands that gossip have no merge in common. */
 static void say_when(char *out, size_t bytes, const roster *r, int slot)
 {
     if (r->merge >= 0)
@@ -360,7 +360,7 @@ void news_look(news *n, const roster *r, double now, int lease)
     for (int s = 0; s < ROSTER_SLOTS; s++) {
         const roster_member *m = &r->member[s];
         known *k = &n->slot[s];
-        bool other = strcmp(k->id, m->id) != 0; /* its process: one may go and the next come between two looks */
+        bool other = strcmp(k->id, m->id) != 0; /* another process: one may go and the next come between two looks */
         if (s == n->own)
             continue;
         if (k->here && (!m->here || other))

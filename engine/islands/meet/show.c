@@ -1,4 +1,4 @@
-/* phalanx islands: who has met at an etcd, for people. */
+/* phalanx islands: prints the islands of an etcd, for people. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "engine/islands/meet/roster.h"
 #include "memory/log.h"
 
-/* What any member has written is foreign text. */
+/* Prints a member's name, which is foreign text. */
 static void print_name(const char *name, int width)
 {
     AUTO_FREE char *text = must_strdup(name);
@@ -53,7 +53,7 @@ static void print_run(const char *name, const json_t *pairs)
             print_member(&r.member[s], s);
 }
 
-/* The run that a key "phalanx/RUN/live/REST" is of, and where REST begins; false for another key. */
+/* Splits a key "phalanx/RUN/live/REST" into run and rest; false for another key. */
 static bool split_key(char **run, const char **rest, const char *key)
 {
     static const char before[] = "phalanx/", between[] = "/live/";
@@ -65,7 +65,7 @@ static bool split_key(char **run, const char **rest, const char *key)
     return true;
 }
 
-/* {run: [pairs]}, as a roster is read from them; the caller's. */
+/* Returns {run: [pairs]}, as rosters are read from them; the caller frees it. */
 static json_t *group_by_run(const json_t *raw)
 {
     json_t *runs = json_object(), *pair;

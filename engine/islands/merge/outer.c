@@ -1,4 +1,4 @@
-/* The core's set-up: units, planned memory, sections of checkpoints, what the transport serves. */
+/* Sets up the core: units, planned memory, sections of checkpoints, data served by the transport. */
 #include "engine/islands/merge/outer_internal.h"
 
 #include <stdio.h>
@@ -12,24 +12,24 @@
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* What a rank's outer state takes, in the order in which it lies in the arena. */
+/* A rank's outer state, in the order of the arena. */
 typedef struct layout {
-    int64_t elements, largest; /* of the rank's units; of any unit */
-    int64_t coded;             /* bytes of its largest fragment's encoding */
-    int64_t products;          /* bytes of what outer.robust makes of that fragment's units */
+    int64_t elements, largest; /* elements of the rank's units; of the largest unit */
+    int64_t coded;             /* size of its largest fragment's encoding, bytes */
+    int64_t products;          /* bytes of outer.robust's products of that fragment's units */
     int64_t bytes;
 } layout;
 
 enum { ALIGNMENT = 64 };
 
-/* What a job keeps of every element, and of how many islands encoded fragments, its own among them: everybody's of
- * everybody's; with a server, that has the momentum, and islands have only their own. */
+/* The state that a job keeps of every element, and the number of islands with encoded fragments in its memory, its own
+ * included: all, but with a server, which keeps the momentum, an island has only its own. */
 typedef struct part_of_job {
     bool rest, momentum, error;
-    int undo; /* of outer.undo: the reference, and the momentum if there is one */
+    int undo; /* copies for outer.undo: the reference, and the momentum if there is one */
     int encoded;
     int scratch; /* [largest] */
-    int each;    /* likewise: changes that are combined by coordinate */
+    int each;    /* [largest]: changes to combine by coordinate */
 } part_of_job;
 
 static int64_t aligned(int64_t bytes)
@@ -77,7 +77,7 @@ static layout lay_out(const config *c, bool holds, const unit *units, const int 
     return l;
 }
 
-/* A request and a reply's header for each slice of a unit. */
+/* Counts the bytes on the wire: a request and a reply's header for each slice of a unit. */
 static int64_t on_the_wire(int64_t bytes)
 {
     return bytes + (bytes + WIRE_SLICE - 1) / WIRE_SLICE * 2 * WIRE_HEADER;
@@ -100,7 +100,7 @@ islands_plan islands_plan_of(const config *c, int ranks, double step_seconds, do
     }
     for (int u = 0; u < count; u++) {
         fragment[units[u].fragment] += on_the_wire(compress_bytes(&method, units[u].elements));
-        p.model += server ? on_the_wire(4 * units[u].elements) : 0; /* which an island receives, in fp32 */
+        p.model += server ? on_the_wire(4 * units[u].elements) : 0; /* an island receives it in fp32 */
     }
     if (server) {
         units_own(owner, units, count, c->outer.fragments, 1);
@@ -112,7 +112,7 @@ islands_plan islands_plan_of(const config *c, int ranks, double step_seconds, do
         double seconds = (double)(fragment[f] * others + p.model) * 8 / bits_a_second;
         p.change += fragment[f];
         p.seconds += seconds;
-        waits += seconds > hidden ? seconds - hidden : 0; /* a merge's transfer hides behind outer.delay steps */
+        waits += seconds > hidden ? seconds - hidden : 0; /* outer.delay steps hide a merge's transfer */
     }
     p.sent = p.change * others;
     p.received = server ? p.model : p.sent;
@@ -131,7 +131,7 @@ static void *take(char **at, int64_t bytes)
     return here;
 }
 
-/* Every page is touched now, and not when a merge comes. */
+/* Opens the arena and touches every page now, rather than at a merge. */
 static status open_memory(outer *o, bool server)
 {
     outer_memory *m = &o->memory;
@@ -185,7 +185,7 @@ rule outer_rule_of(const outer *o, const outer_unit *m)
     return parts_row_of(t->slot)->divided == PARTS_COUNTED ? (rule){RULE_AVERAGE, 1, 0} : o->rule;
 }
 
-/* ---- what checkpoints hold --------------------------------------------------------------------------------------- */
+/* ---- sections of checkpoints ------------------------------------------------------------------------------------- */
 
 enum { SECTIONS = 3 };
 
@@ -209,11 +209,11 @@ status outer_read_sections(outer *o, checkpoint *from)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Of everything that islands must have alike (FNV-1a). */
+/* Hashes all settings that islands must share (FNV-1a). */
 static uint64_t fingerprint_of(const outer *o)
 {
     const config *c = o->config;
-    bool judges = c->outer.robust == CONFIG_ROBUST_TRIMMED; /* and not by coordinate alone, as formerly */
+    bool judges = c->outer.robust == CONFIG_ROBUST_TRIMMED; /* formerly by coordinate alone */
     AUTO_FREE char *robust = must_format(" robust %d%s", (int)c->outer.robust, judges ? " judged" : "");
     AUTO_FREE char *words = must_format(
         "%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d %d %d %d %a %a%s%s", c->outer.every,
@@ -221,7 +221,7 @@ static uint64_t fingerprint_of(const outer *o)
         (int)c->outer.compress, c->outer.density, c->outer.mix, c->outer.error_decay, (int)c->outer.weights,
         c->outer.slots, (long long)c->train.seed, (long long)c->train.sequence, c->data.shuffle, c->outer.private_data,
         (int)c->outer.topology, c->outer.group, c->outer.staleness, c->outer.clip, c->outer.noise,
-        c->outer.robust ? robust : "", /* runs without it have the fingerprint that they have had */
+        c->outer.robust ? robust : "", /* runs without it keep the fingerprint that they had before */
         c->outer.undo ? " undo" : "");
     uint64_t hash = 14695981039346656037u;
     for (int i = -1; i < o->units.tensor_count; i++) {
@@ -234,8 +234,8 @@ static uint64_t fingerprint_of(const outer *o)
     return hash;
 }
 
-/* Is the state that is asked for the one that is there? Islands that gossip differ, and any will do; of a server's, one
- * that is no older. An island with a server gives none: that is the server's. */
+/* True if the requested state is available. Gossiping islands differ, so any state will do; a server's must be no
+ * older. An island with a server gives none, since the server does. */
 static bool serves_state(const outer *o, int64_t merge)
 {
     bool server = o->slot == ROSTER_SERVER;
@@ -299,7 +299,7 @@ status outer_open(outer *o, const config *c, comm *world, watchdog *w, bool serv
     o->fingerprint = fingerprint_of(o);
     list_mine(o);
     TRY(comm_all_status(all, open_memory(o, server)));
-    /* Sections one after the other. What a server holds is the model itself, for whoever reads models. */
+    /* Sections in order. A server stores the model itself, for readers of models. */
     const char *const sections[SECTIONS] = {server ? STATE_MODEL : "outer_reference", "outer_momentum", "outer_error"};
     o->memory.pieces = must_calloc((unsigned long)(o->units.mine_count * SECTIONS) + 1, sizeof *o->memory.pieces);
     for (int i = 0; i < SECTIONS; i++)
@@ -336,6 +336,6 @@ islands_counts outer_counted(const outer *o)
     islands_counts c = o->counts;
     c.sent = (int64_t)comm_all_sum(all, (double)mine.sent);
     c.received = (int64_t)comm_all_sum(all, (double)mine.received);
-    c.refused = (int64_t)comm_all_sum(all, (double)(mine.refused + o->counts.refused)); /* of what each has fetched */
+    c.refused = (int64_t)comm_all_sum(all, (double)(mine.refused + o->counts.refused)); /* sum over the ranks */
     return c;
 }

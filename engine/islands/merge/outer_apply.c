@@ -1,4 +1,4 @@
-/* Outer steps on this rank's units: encoding changes, merging them into the reference, giving it to the weights. */
+/* Outer steps on this rank's units: encodes changes, merges them into the reference, and copies it to the weights. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "engine/islands/merge/rule.h"
 #include "memory/log.h"
 
-/* The units of a fragment, of all ranks: for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;) */
+/* Iterates over a fragment's units on all ranks: for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;) */
 static int next_unit(const islands *o, int u, int fragment)
 {
     const outer_units *all = &o->core.units;
@@ -17,7 +17,7 @@ static int next_unit(const islands *o, int u, int fragment)
     return u < all->count ? u : -1;
 }
 
-/* NULL: another rank keeps its outer state. */
+/* Returns this rank's outer unit; NULL: another rank keeps its outer state. */
 static const outer_unit *mine(const islands *o, int u)
 {
     const outer_units *all = &o->core.units;
@@ -31,7 +31,7 @@ static float *optional(float *values, int64_t at)
 
 /* ---- offering ---------------------------------------------------------------------------------------------------- */
 
-/* What the fragment's change is to be scaled by for outer.clip, and is counted: 1 without. */
+/* Returns the fragment's scale for outer.clip, 1 without, and counts clipped changes. */
 static float clip_scale(islands *o, int fragment)
 {
     const outer_memory *memory = &o->core.memory;
@@ -99,7 +99,7 @@ static void mean_change(const outer *o, const outer_unit *m, const double *scale
     }
 }
 
-/* values = what outer.robust makes of the parts; NULL: they are not judged */
+/* values = the parts combined by outer.robust; judged NULL: all count */
 static void combine_changes(const outer *o, const outer_unit *m, const robust_judgement *judged, int64_t n)
 {
     const roster *r = &o->roster;
@@ -153,7 +153,7 @@ void outer_merge_changes(islands *o, bool took_part)
         }
         if (took_part)
             continue;
-        outer_move_gather(o->move, memory->values, u); /* its own change stays, and goes with the next merge */
+        outer_move_gather(o->move, memory->values, u); /* its own change stays for the next merge */
         for (int64_t i = 0; m && i < n; i++)
             memory->values[i] += memory->reference[m->at + i] - memory->other[i];
         outer_move_scatter(o->move, u, memory->values);
@@ -168,8 +168,8 @@ void outer_merge_changes(islands *o, bool took_part)
 
 /* ---- merging weights: gossip ------------------------------------------------------------------------------------- */
 
-/* values = the mean of this island's weights and those of the partners, in the order of slots. Adds to sums[2], of the
- * squares, the distance of this island's to it, and of itself. */
+/* values = the mean of this island's and the partners' weights, in the order of slots. Adds squares to sums[2]: the
+ * distance of this island's weights to the mean, and the mean itself. */
 static void mean_weights(const islands *o, double *sums, const outer_unit *m, int64_t n)
 {
     const outer *c = &o->core;

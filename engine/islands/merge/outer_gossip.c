@@ -1,9 +1,9 @@
-/* Gossip (NoLoCo, 2506.10911): an exchange is between a few islands, drawn anew every time, and waits for nobody else.
+/* Gossip (NoLoCo, 2506.10911): an exchange is between a few islands, drawn anew every time, and waits for no others.
  *
- * After outer.every steps an island offers its weights, and takes those of its group (rule.h). A partner that has
- * gone, gone on, or does not come within outer.timeout is left out. What is offered stays to be had while training goes
- * on, until the partners say that they hold it. Islands differ, and *the* model is their mean: the last exchange of a
- * run, after train.steps, is with all of them, and its result is the mean itself. */
+ * After outer.every steps an island offers its weights, and takes those of its group (rule.h). A partner that has gone,
+ * gone on, or does not come within outer.timeout is left out. An offer stays available while training goes on, until
+ * the partners say that they hold it. Islands differ, and *the* model is their mean: the last exchange of a run, after
+ * train.steps, is with all of them, and its result is the mean itself. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-/* Exchanges are numbered by the step and the fragment, which islands at the same step know without asking. */
+/* Numbers an exchange by step and fragment, so that islands at the same step agree without communication. */
 static int64_t exchange_number(int64_t step, int fragment)
 {
     enum { FRAGMENTS = 64 };
@@ -33,7 +33,7 @@ static void leave_out(islands *o, int slot, const char *why)
              o->gossip.name[slot], why);
 }
 
-/* Partners whose weights are not here, and will not come any more. `bad`: what some rank refused of theirs. */
+/* Leaves out partners with weights that will not arrive any more. `bad`: slots that some rank refused. */
 static void drop_partners(islands *o, uint64_t here, uint64_t bad)
 {
     const roster *r = &o->core.roster;
@@ -54,7 +54,7 @@ static void drop_partners(islands *o, uint64_t here, uint64_t bad)
     }
 }
 
-/* Partners that have not said yet that they hold what this island offered, and still may fetch it. */
+/* Returns partners that may still fetch this island's offer: they have not said that they hold it. */
 static uint64_t still_fetching(const islands *o)
 {
     uint64_t waiting = 0;
@@ -68,7 +68,7 @@ static uint64_t still_fetching(const islands *o)
     return waiting;
 }
 
-/* Before what is offered goes. */
+/* Waits for them before the offer ends. */
 static status let_them_fetch(islands *o)
 {
     double began = clock_seconds(), until = o->core.now + o->core.config->outer.timeout;
@@ -136,7 +136,7 @@ static status begin(islands *o, islands_position *p, int fragment)
     bool last = at_the_end(o, p->step);
     int64_t number = exchange_number(p->step, fragment);
     TRY(let_them_fetch(o));
-    if (!c->roster.reached) { /* said by the thread that asks */
+    if (!c->roster.reached) { /* the asking thread has reported it */
         c->counts.missed++;
         return STATUS_OK;
     }
@@ -162,7 +162,7 @@ static status leave(islands *o, islands_position *p)
     return let_them_fetch(o);
 }
 
-/* Every fragment with every island. */
+/* Exchanges every fragment with all islands. */
 static status end(islands *o, islands_position *p)
 {
     TRY(outer_finish(o, p));
@@ -173,7 +173,7 @@ static status end(islands *o, islands_position *p)
     return let_them_fetch(o);
 }
 
-/* An island that begins, or has missed more than one exchange, takes over from one that is further. */
+/* Takes over the state of an island that is further, if this one begins or has missed more than one exchange. */
 static status join(islands *o, islands_position *p)
 {
     int64_t ahead = exchange_number(p->step + o->core.config->outer.every, 0);

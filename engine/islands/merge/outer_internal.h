@@ -1,7 +1,7 @@
-/* The core that an island and the server of islands have in common: the model in units, of which each rank
- * keeps the outer state of some; planned memory; the roster; what other islands may fetch, and what is fetched of them.
- * outer.c opens it, outer_reach.c talks to others, outer_norms.c judges what they send. Its owner's to hold; calls that
- * say so are collective over the job's ranks, and all ranks see the same roster. */
+/* The core shared by an island and the server of islands: the model in units, with each rank keeping some units' outer
+ * state; planned memory; the roster; the data served to and fetched from other islands. outer.c opens it, outer_reach.c
+ * talks to others, outer_norms.c checks their changes. The caller owns it. Some calls are marked as collective over the
+ * job's ranks; all ranks see the same roster. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,16 +18,16 @@
 #include "parallel/comm/comm.h"
 #include "parallel/watch/watchdog.h"
 
-enum { OUTER_PEERS = 64 }; /* ranks of one other island that a rank fetches from at a time */
+enum { OUTER_PEERS = 64 }; /* ranks of one other island that a rank fetches from concurrently */
 
-/* A unit that this rank keeps the outer state of. */
+/* A unit with its outer state on this rank. */
 typedef struct outer_unit {
     int unit;
-    int64_t at;                 /* its first element among the rank's */
-    int64_t coded, coded_bytes; /* its encoding among its fragment's */
+    int64_t at;                 /* offset of its first element among the rank's */
+    int64_t coded, coded_bytes; /* offset and size of its encoding in its fragment's, bytes */
 } outer_unit;
 
-/* The model in units, and those that this rank keeps the outer state of. */
+/* The model's units, and the ones with their outer state on this rank. */
 typedef struct outer_units {
     names_tensor *tensors;
     int tensor_count;
@@ -37,63 +37,62 @@ typedef struct outer_units {
     outer_unit *mine;
     int mine_count;
     int *mine_of;     /* [count] index in `mine`, or -1 */
-    int64_t elements; /* of mine */
+    int64_t elements; /* elements of the units in `mine` */
 } outer_units;
 
 /* Planned memory: [elements of mine], then [largest unit], then [bytes of the largest fragment]. */
 typedef struct outer_memory {
     struct arena *arena;
     float *reference, *momentum, *error;       /* momentum, error: NULL where there is none */
-    float *rest;                               /* what an offer would keep; a change while its base is replaced */
-    float *reference_before, *momentum_before; /* the last merge; NULL without outer.undo */
+    float *rest;                               /* an offer's remainder; a change while its base is replaced */
+    float *reference_before, *momentum_before; /* state before the last merge; NULL without outer.undo */
     float *values, *other, *scratch;           /* [largest unit]; a server has no scratch */
-    float *each[ROSTER_SLOTS];                 /* likewise, of every island; NULL unless robust_by_coordinate() */
+    float *each[ROSTER_SLOTS];                 /* [largest unit] for each island; NULL unless robust_by_coordinate() */
     double *products;                          /* [units of the largest fragment][outer_product_count(slots)] */
     uint8_t *out, *in[ROSTER_SLOTS];           /* encodings of a fragment: offered, fetched */
-    checkpoint_piece *pieces;                  /* of it that checkpoints hold */
+    checkpoint_piece *pieces;                  /* pieces that checkpoints hold */
     int piece_count;
 } outer_memory;
 
-/* How large are honest changes? Each island counts once, by the norm of its change that was merged last, so that one
- * that sends many small ones does not decide what is large.
+/* Estimates the norm of honest changes. Each island counts once, by the norm of its last merged change, so that one
+ * that sends many small ones does not set the scale.
  *
  * Islands are told apart by their keys, since one with a good key can claim several slots and names: the slots of one
  * key count together, by their median. Where all islands share one key, slots are told apart instead.
  *
- *     three or more are known: the median    two: the larger    one: what is usual for itself alone, unless it is the
+ *     three or more are known: the median    two: the larger    one: its norm, for itself alone unless it is the
  *     judge's own
  */
 
 typedef struct norms {
     struct {
         bool known;
-        double norm; /* of the slot's change that was merged last */
+        double norm; /* norm of the slot's last merged change */
         char key[KEYS_TEXT];
     } of[ROSTER_SLOTS];
 } norms;
 
-/* The change of the slot, from an island with this public key, is merged. */
+/* Notes that the slot's change, from an island with this public key, is merged. */
 void norms_note(norms *n, int slot, const char *key, double norm);
-/* What is usual beside a change of the slot, for an island in slot `self`, or for one without a slot, -1; 0: not
- * known. */
+/* Returns the usual norm beside a change of the slot, for an island in slot `self` (-1: without one); 0: unknown. */
 double norms_usual(const norms *n, int slot, int self);
 
-/* What is fetched of other islands. */
+/* Data fetched from other islands. */
 typedef struct outer_fetches {
     struct {
-        int64_t offer; /* being fetched, or here; 0: none */
+        int64_t offer; /* offer being fetched, or here; 0: none */
         bool here, bad;
         int jobs;
-        double norm;         /* of this rank's part of it; of gossip, its distance from this island's */
-        char key[KEYS_TEXT]; /* whose it is */
+        double norm;         /* norm of this rank's part; gossip: its distance from this island's weights */
+        char key[KEYS_TEXT]; /* sender's public key */
     } got[ROSTER_MEMBERS];
     transport_part *parts;          /* [slots][mine_count] */
-    norms norms[64];                /* by fragment, of this rank's part of what was merged */
+    norms norms[64];                /* by fragment: norms of this rank's part of merged changes */
     int64_t refusals[ROSTER_SLOTS]; /* changes of each slot that this rank has refused */
-    double own_norm;                /* of this island's offer */
+    double own_norm;                /* norm of this island's offer */
 } outer_fetches;
 
-/* What the transport's thread may serve; under its lock. */
+/* Data that the transport's thread may serve; guarded by its lock. */
 typedef struct outer_served {
     int64_t merge, offer, state; /* -1: none */
     int fragment;
@@ -110,18 +109,18 @@ typedef struct outer {
     uint64_t fingerprint;
 
     keys keys;
-    etcd_login login; /* until etcd is open */
+    etcd_login login; /* used until etcd is open */
     transport *transport;
-    membership *membership; /* rank 0's */
-    int slot;               /* ROSTER_SERVER: of the server */
-    roster roster;          /* as last broadcast, the same on all ranks */
-    double now;             /* rank 0's clock, likewise */
-    double told;            /* when the watchdog was told of progress */
-    double asked_since;     /* some rank has been asked to stop, as outer_look has seen; 0: none has */
+    membership *membership; /* on rank 0 */
+    int slot;               /* a server's is ROSTER_SERVER */
+    roster roster;          /* last broadcast, the same on all ranks */
+    double now;             /* rank 0's clock, also broadcast */
+    double told;            /* time of the last progress report to the watchdog */
+    double asked_since;     /* time since which outer_look knows that some rank was asked to stop; 0: none */
 
-    int64_t step;           /* of the run, for the watchdog */
-    int64_t merge, history; /* the reference is that after this merge of this history (meet/roster.h) */
-    int fragment;           /* that is being merged */
+    int64_t step;           /* step of the run, for the watchdog */
+    int64_t merge, history; /* the reference is the state after this merge of this history (meet/roster.h) */
+    int fragment;           /* fragment being merged */
     outer_fetches fetches;
     outer_served serves;
     islands_counts counts;
@@ -129,82 +128,81 @@ typedef struct outer {
 
 /* ---- outer.c ---- */
 
-/* Memory and transport, without a place among islands: outer_claim. Of a server the reference is all zeros.
- * Collective. */
+/* Opens memory and transport; outer_claim claims a place. A server's reference is all zeros. Collective. */
 status outer_open(outer *o, const config *c, comm *world, watchdog *w, bool server);
-/* Leaves the other islands. What was never opened is accepted. */
+/* Leaves the other islands. Accepts a zeroed core. */
 void outer_close(outer *o);
-/* Sections "outer_reference" and so on, where they are, of a checkpoint. */
+/* Reads a checkpoint's sections "outer_reference" and so on, where present. */
 status outer_read_sections(outer *o, checkpoint *from);
-/* Transport's counts over all ranks, and those of fetches. Collective. */
+/* Sums the counts of transport and fetches over all ranks. Collective. */
 islands_counts outer_counted(const outer *o);
 
-/* How a merge moves a unit: as the configuration says; a router's bias, which each island moves by the signs of its
- * own counts, becomes the mean of theirs. */
+/* Returns the rule that merges a unit: the configured one, but a router's bias, which each island moves by the signs of
+ * its own counts, becomes the mean of theirs. */
 rule outer_rule_of(const outer *o, const outer_unit *m);
 
 /* ---- outer_reach.c ---- */
 
-/* rank 0 claims a slot, rather `hint` (-1: any), or the server's place, with the endpoints of all ranks. Collective. */
+/* Claims a slot, preferably `hint` (-1: any), or the server's place, with all ranks' endpoints. Collective. */
 status outer_claim(outer *o, int hint);
-/* The rank that talks to etcd, and to the reader. */
+/* True on the rank that talks to etcd and writes the log. */
 bool outer_first_rank(const outer *o);
-/* Reads the roster on all ranks; a millisecond or so. */
+/* Reads the roster on all ranks; takes a millisecond or so. */
 status outer_look(outer *o);
-/* Is this island's state that after the last merge? */
+/* True if this island's state is the one after the last merge. */
 bool outer_is_at_head(const outer *o);
-/* Between looks. */
+/* Sleeps between looks. */
 void outer_nap(const outer *o);
-/* Has some rank been asked to stop, so long ago that nothing is waited for any more? The same on all ranks. */
+/* True if some rank was asked to stop long enough ago that all waiting must end. The same on all ranks. */
 bool outer_must_end(const outer *o);
-/* The set of slots for which the condition holds on every rank. */
+/* Returns the set of slots for which the condition holds on every rank. */
 uint64_t outer_everywhere(const outer *o, uint64_t here);
 
-/* The state is that after o->merge, offered after `step`; from now on it is given to others. */
+/* Announces the state after o->merge, offered after `step`; other islands may now fetch it. */
 void outer_announce(outer *o, int64_t step, int64_t updates);
-/* The state is about to change: nobody gets it. */
+/* Stops serving the state, which is about to change. */
 void outer_hide_state(outer *o);
-/* What is encoded may be fetched; merge -1: no more. */
+/* Serves the encoded change; merge -1: stops. */
 void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment);
-/* This island offers and holds nothing any more. Returns the number of the writing, membership.h; on rank 0, else 0. */
+/* Withdraws this island's offer and its report of held changes. Returns the number of the writing (membership.h); on
+ * rank 0, else 0. */
 int64_t outer_clear_offer(outer *o);
-/* Says whose changes this island holds, for a merge. */
+/* Reports the slots with changes that this island holds, for a merge. */
 void outer_report_held(outer *o, int64_t merge, uint64_t slots);
 
-/* From every rank of an island that keeps some of our units of the fragment, a stream each. False: not all can be
- * asked. */
+/* Fetches our units of the fragment from every rank of an island that keeps some, a stream each. False: some rank
+ * cannot be asked. */
 bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered);
 void outer_drop_fetch(outer *o, int slot);
-/* Of what was asked for last from a slot, or the server. 1: it is here on all ranks; 0: not yet; -1: it is not to be
- * had. */
+/* State of the last fetch from a slot or the server. 1: it is here on all ranks; 0: not yet; -1: unavailable. */
 int outer_fetched(outer *o, int slot);
-/* Goes on fetching what the slot offers, known by `id`; true when this rank has it (o->fetches.got). */
+/* Continues fetching the slot's offer `id`; true when this rank has it (o->fetches.got). */
 bool outer_fetch_offer(outer *o, int slot, int64_t id);
-/* The same for what these slots offer for a merge; of gossip, for that or a later one. The slots whose change all ranks
- * hold, this island's own among them. Collective. */
+/* Likewise for these slots' offers for a merge; gossip: for that or a later one. Returns the slots with changes that
+ * all ranks hold, including this island's own. Collective. */
 uint64_t outer_fetch_offers(outer *o, int64_t merge, uint64_t from);
-/* Slots whose change some rank has refused. Collective. */
+/* Returns the slots with changes that some rank has refused. Collective. */
 uint64_t outer_refused(const outer *o);
 
-/* ---- outer_norms.c: this rank's part of changes, of which each rank judges its own ---- */
+/* ---- outer_norms.c: each rank checks its own part of changes ----------------------------------------------------- */
 
-/* To people, and into incidents.jsonl when it happens for the 1st, 2nd, 4th, 8th time and so on. Takes the words. */
+/* Logs an incident, also into incidents.jsonl when it happens for the 1st, 2nd, 4th, 8th time and so on. Takes
+ * ownership of the words. */
 void outer_say_incident(const outer *o, char *words, int64_t times);
-/* out[elements of the unit] = what a slot, this island's own or another, has sent of it. */
+/* out[elements of the unit] = a slot's change of it, this island's own or another's. */
 void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m);
-double outer_squares(const float *x, int64_t n); /* their sum, in float64 */
-/* Fails on all ranks, with a tensor's name, unless what they keep of a state by unit is finite; NULL is. */
+double outer_squares(const float *x, int64_t n); /* sum of squares in float64 */
+/* Fails on all ranks, with a tensor's name, unless their parts of a state by unit are finite; NULL passes. */
 status outer_check_finite(const outer *o, const float *values, const char *what);
-/* What was fetched of a slot has arrived: is it finite, and no larger than honest ones are? Else it is refused. */
+/* Checks a slot's change, once fetched; refuses it unless it is finite and no larger than honest ones. */
 void outer_judge_fetched(outer *o, int slot);
-/* outer.robust clip, of gossip and of a server: what a slot's change is to be scaled by, so that its norm is at most
- * what is usual. */
+/* Returns the scale of a slot's change, for outer.robust clip with gossip or a server: it reduces the norm to at most
+ * the usual one. */
 float outer_norm_scale(const outer *o, int slot);
-/* The slot's change, this island's own or one that is fetched, is merged. */
+/* Notes that the slot's change, this island's own or a fetched one, is merged. */
 void outer_note_norm(outer *o, int slot);
-/* How many products of a merge of so many changes outer.robust asks for: 0 where it does not compare whole changes. */
+/* Number of products that outer.robust needs for a merge of `parts` changes: 0 unless it compares whole changes. */
 int outer_product_count(const config *c, int parts);
-/* outer.robust clip, of topology all, and trimmed: what the parts of the merge in the roster are to be scaled by, and
- * with trimmed which of them are left out. Every island comes to the same bits: products are summed by unit, and the
- * units in their sequence. Collective. */
+/* Scales the parts of the roster's merge, for outer.robust clip of topology all, and trimmed, which also leaves parts
+ * out. Every island gets the same bits: products are summed by unit, and the units in sequence. Collective. */
 void outer_judge_parts(outer *o, robust_judgement *judged);

@@ -1,5 +1,5 @@
-/* A job that is an island: what training calls, and what all topologies have in common. An offer goes out when a
- * fragment is due, is awaited outer.delay steps later, and then the weights settle on what was merged. */
+/* A job that is an island: its interface to training, and the parts common to all topologies. An offer goes out when a
+ * fragment is due, is awaited outer.delay steps later, and then the weights take the result of the merge. */
 #include "engine/islands/merge/outer_island_internal.h"
 
 #include <stdlib.h>
@@ -54,7 +54,7 @@ double islands_disagreement(int64_t *step, const islands *o)
     return o->core.counts.disagreement;
 }
 
-/* ---- what checkpoints hold --------------------------------------------------------------------------------------- */
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
 const checkpoint_piece *islands_pieces(int *count, const islands *o)
 {
@@ -129,7 +129,7 @@ void outer_offer(islands *o, const islands_position *p, int fragment, int64_t me
                      gossip ? "weights are" : "change is", (long long)p->step, gossip ? "they are" : "it is");
         return;
     }
-    uint64_t id; /* not another offer's, nor one of a former process of this island */
+    uint64_t id; /* differs from other offers' ids, and former processes' */
     MUST(getrandom(&id, sizeof id, 0) == sizeof id, "the system has no random numbers");
     comm_broadcast_bytes(comm_world(c->world), &id, sizeof id, 0);
     o->stage = OUTER_OFFERED;
@@ -138,7 +138,7 @@ void outer_offer(islands *o, const islands_position *p, int fragment, int64_t me
                                  .settle_at = p->step + c->config->outer.delay,
                                  .deadline = c->now + c->config->outer.timeout};
     outer_serve_change(c, merge, p->step, fragment);
-    (void)outer_everywhere(c, 0); /* every rank serves what is now offered */
+    (void)outer_everywhere(c, 0); /* wait until every rank serves the offer */
     if (!outer_first_rank(c))
         return;
     int64_t tokens = batch_ramp_total(c->config, o->merged_at[fragment], p->step) * c->config->train.sequence;
@@ -146,7 +146,7 @@ void outer_offer(islands *o, const islands_position *p, int fragment, int64_t me
         json_pack("{s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:I}", "merge", (json_int_t)merge, "offer", (json_int_t)p->step,
                   "id", (json_int_t)o->offered.id, "tokens", (json_int_t)tokens, "updates", (json_int_t)p->updates,
                   "fragment", fragment, "parting", o->parting, "history", (json_int_t)c->history);
-    if (o->undo.wanted && outer_undo_holds(o)) /* and not of a merge that others have gone beyond */
+    if (o->undo.wanted && outer_undo_holds(o)) /* unless others have gone beyond that merge */
         json_object_set_new(words, "undo", json_true());
     membership_set_offer(c->membership, words);
 }
@@ -164,7 +164,7 @@ void outer_end_withdrawal(islands *o)
     const outer *c = &o->core;
     bool heard = !outer_first_rank(c) || (c->roster.reached && c->roster.settled >= o->offered.withdrawn);
     if (outer_everywhere(c, heard)) {
-        o->stage = OUTER_IDLE; /* nobody can take it any more */
+        o->stage = OUTER_IDLE; /* withdrawn for all islands */
         o->core.counts.missed++;
     }
 }
@@ -215,7 +215,7 @@ status outer_hand_over(islands *o, islands_position *p, const char *what)
     return outer_finish(o, p);
 }
 
-/* ---- what training calls ----------------------------------------------------------------------------------------- */
+/* ---- interface to training --------------------------------------------------------------------------------------- */
 
 static status wait_for_others(islands *o)
 {
@@ -252,7 +252,7 @@ status islands_join(islands *o, islands_position *p, int *slot)
 
 static status after_step(islands *o, islands_position *p)
 {
-    /* Fragment i is due i H / P steps into every round of H; -1: none is. */
+    /* Fragment i is due i H / P steps into each round of H steps; -1: none is. */
     int64_t every = o->core.config->outer.every, each = every / o->core.config->outer.fragments;
     int fragment = p->step % each == 0 ? (int)(p->step % every / each) : -1;
     o->core.step = p->step;

@@ -1,7 +1,6 @@
-/* An island: the core (outer_internal.h) and what belongs to training. A topology is a struct of functions; offering,
- * awaiting and settling are the same for all (outer_island.c, start there): outer_merge.c is of topology all,
- * outer_gossip.c of groups, outer_push.c of islands with a server. outer_apply.c has the arithmetic, on units and
- * weights. */
+/* An island: the core (outer_internal.h) and its training part. A topology is a struct of functions; offering, awaiting
+ * and settling are common to all (outer_island.c, start there). outer_merge.c has topology all, outer_gossip.c groups,
+ * outer_push.c islands with a server. outer_apply.c has the arithmetic on units and weights. */
 #pragma once
 
 #include "engine/islands/merge/outer_internal.h"
@@ -9,23 +8,23 @@
 
 /* ---- outer_move.c ---- */
 
-/* A unit's weights between the ranks of an island that train with them and the one that keeps its outer state.
+/* Moves a unit's weights between an island's training ranks and the rank that keeps its outer state.
  *
- * Which ranks hold what of a unit follows from the pieces of the training state (state.h), as in a checkpoint: each
- * element is given by one rank, and written by all that hold it, masters and compute weights. The calls are collective,
- * and every rank makes them for the same units in the same order. Nothing is allocated after outer_move_open. */
+ * The pieces of the training state (state.h) determine each rank's part of a unit, as in a checkpoint: one rank gives
+ * each element, and all holders write it, masters and compute weights. The calls are collective; every rank makes them
+ * for the same units in the same order. Only outer_move_open allocates. */
 typedef struct outer_move outer_move;
 
-/* Collective; the core outlives it. */
+/* Collective; the core must outlive it. */
 status outer_move_open(outer_move **out, const compiled *k, executor *e, const outer *core);
 void outer_move_close(outer_move *m); /* NULL is accepted */
 AUTO_CLOSES(outer_move, outer_move_close)
 
-/* At the unit's owner: values[elements] as fp32. */
+/* values[elements], at the unit's owner = the weights as fp32. */
 void outer_move_gather(outer_move *m, float *values, int unit);
-/* From the owner's values[elements] to wherever they are. */
+/* Copies the owner's values[elements] to all ranks that hold them. */
 void outer_move_scatter(outer_move *m, int unit, const float *values);
-/* The optimizer's states of all parameters become zero. Not collective. */
+/* Zeroes the optimizer's states of all parameters. Not collective. */
 void outer_move_clear_states(outer_move *m);
 
 /* ---- an island ---- */
@@ -34,69 +33,69 @@ typedef enum outer_stage {
     OUTER_IDLE,
     OUTER_OFFERED,     /* a change is offered for the next merge */
     OUTER_WITHDRAWING, /* being withdrawn, not yet confirmed by etcd */
-    OUTER_PULLING,     /* of topology server: the model is on its way, into `rest` */
-    OUTER_MERGED,      /* the reference is new, the weights are not yet */
+    OUTER_PULLING,     /* topology server: fetching the model into `rest` */
+    OUTER_MERGED,      /* the reference is new, the weights are still old */
 } outer_stage;
 
 /* This island's offer. */
 typedef struct outer_offered {
-    int64_t step;      /* the step after which it was offered */
-    int64_t id;        /* not another's; the answers to it have it */
-    int64_t settle_at; /* the step after which the weights take the reference */
+    int64_t step;      /* step of the offer */
+    int64_t id;        /* unique; answers to the offer repeat it */
+    int64_t settle_at; /* the weights take the reference after this step */
     double deadline;
     int64_t withdrawn; /* number of the writing, membership.h */
 } outer_offered;
 
-/* A merge of topology all: outer_merge.c's. */
+/* A merge of topology all; belongs to outer_merge.c. */
 typedef struct outer_all {
-    uint64_t reported;              /* bits of the slots whose change this job has said to hold */
-    double whole_since;             /* this job has every change for it; 0: it lacks some */
-    double blocked_since;           /* merges wait for islands that take the model; 0: they do not */
-    uint64_t named_late;            /* bits of the slots that it has been said to wait for */
-    int64_t left_out[ROSTER_SLOTS]; /* changes of each slot that merges have left out */
+    uint64_t reported;              /* bits of the slots that this job has reported to hold */
+    double whole_since;             /* time since this job has every change for it; 0: it lacks some */
+    double blocked_since;           /* time since merges wait for islands that take the model; 0: not waiting */
+    uint64_t named_late;            /* bits of the slots that were logged as late */
+    int64_t left_out[ROSTER_SLOTS]; /* changes of each slot left out of merges */
 } outer_all;
 
-/* Is the head that etcd holds to be believed? outer_merge.c's. */
+/* Doubts about the head in etcd; belongs to outer_merge.c. */
 typedef struct outer_doubt {
-    double since;        /* no island at work has the merge that etcd holds; 0: one has */
-    bool reported;       /* and that has been said */
-    int64_t drawn, base; /* the history that this island has begun, or wants to, after this merge; 0: none */
+    double since;        /* time since no island at work has etcd's merge; 0: one has */
+    bool reported;       /* the doubt has been logged */
+    int64_t drawn, base; /* history that this island has begun, or wants to, after merge `base`; 0: none */
 } outer_doubt;
 
-/* outer.undo: the merge that the reference before is of, and what this island thinks of it. outer_merge.c's. */
+/* outer.undo: the last merge that can be undone, and this island's vote. Belongs to outer_merge.c. */
 typedef struct outer_undo {
-    int64_t merge; /* 0: of none */
-    int64_t taken; /* the step after which the weights took it; -1: they have not */
+    int64_t merge; /* 0: none */
+    int64_t taken; /* the weights took it after this step; -1: not yet */
     bool wanted;   /* this island wants it undone */
-    char of[256];  /* the islands that took part in it */
+    char of[256];  /* names of the islands in it */
 } outer_undo;
 
-/* An exchange of topology gossip: outer_gossip.c's. */
+/* An exchange of topology gossip; belongs to outer_gossip.c. */
 typedef struct outer_gossip {
-    int64_t number;                       /* of the exchange that is offered */
-    uint64_t partners;                    /* bits of the slots that it is with */
-    uint64_t owed;                        /* those that may still fetch it */
-    char name[ROSTER_SLOTS][ROSTER_NAME]; /* the partners' names, which go from the roster with them */
+    int64_t number;                       /* number of the offered exchange */
+    uint64_t partners;                    /* bits of the partners' slots */
+    uint64_t owed;                        /* partners that may still fetch it */
+    char name[ROSTER_SLOTS][ROSTER_NAME]; /* partners' names, which leave the roster with them */
 } outer_gossip;
 
-/* Topology server: outer_push.c's. */
+/* State of topology server; belongs to outer_push.c. */
 typedef struct outer_push {
-    int64_t pulls;      /* the model after this merge, or a later one, is asked for */
-    bool reported_away; /* the server is away, and that has been said */
+    int64_t pulls;      /* requesting the model after this merge, or a later one */
+    bool reported_away; /* the server's absence has been logged */
 } outer_push;
 
 typedef struct outer_topology {
-    /* Becomes one of the islands: their model, if they have one. */
+    /* Joins the islands, taking their model if they have one. */
     status (*join)(islands *o, islands_position *p);
-    /* Offers a fragment, if anybody is there to take it. */
+    /* Offers a fragment, if an island is there to take it. */
     status (*begin)(islands *o, islands_position *p, int fragment);
-    /* Looks once at what has become of the offer. */
+    /* Checks once on the state of the offer. */
     status (*push)(islands *o, islands_position *p);
-    /* The weights take what was merged. */
+    /* Copies the result of the merge to the weights. */
     void (*settle)(islands *o, const islands_position *p);
-    /* Nothing is under way any more, and the job is to end. */
+    /* Ends the job once no merge is under way. */
     status (*leave)(islands *o, islands_position *p);
-    /* After train.steps, in place of all that; NULL: they end as others do. */
+    /* Runs after train.steps in place of the above; NULL: ends as usual. */
     status (*end)(islands *o, islands_position *p);
 } outer_topology;
 
@@ -108,10 +107,10 @@ struct islands {
     executor *executor;
     outer_move *move;
     const outer_topology *topology;
-    int hint;              /* the slot that a checkpoint knows; -1 */
-    double began;          /* when training did */
-    double stalled_since;  /* training stands still for a merge; 0: it does not */
-    int64_t releases;      /* changes with noise that have been offered, ever */
+    int hint;              /* slot from a checkpoint; or -1 */
+    double began;          /* time of training's start */
+    double stalled_since;  /* time since training waits for a merge; 0: it does not */
+    int64_t releases;      /* total of noisy changes offered, including former processes */
     int64_t merged_at[64]; /* by fragment: this island's step at its last merge */
     bool parting, joined, resumed;
     outer_stage stage;
@@ -125,17 +124,17 @@ struct islands {
 
 /* ---- outer_island.c ---- */
 
-/* Encodes the fragment's change, or of gossip its weights, and offers it for a merge; no stage where it is not
- * finite. */
+/* Encodes the fragment's change, or, for gossip, its weights, and offers it for a merge; the stage stays idle if it is
+ * not finite. */
 void outer_offer(islands *o, const islands_position *p, int fragment, int64_t merge);
 /* Withdraws the offer; training continues. */
 void outer_withdraw(islands *o, const char *why);
-/* Has etcd heard of it? Then it is over, and missed. */
+/* Ends a withdrawal once etcd has confirmed it; the merge counts as missed. */
 void outer_end_withdrawal(islands *o);
-/* Is the state before this island's last merge here? Never without outer.undo. The same on all ranks. */
+/* True if the state before this island's last merge is kept. Never without outer.undo. The same on all ranks. */
 bool outer_undo_holds(const islands *o);
-/* Until what is offered is merged, or is not offered any more; and then until the weights have it. Without etcd nobody
- * knows, and training continues. */
+/* Waits until the offer is merged or withdrawn, then until the weights have the result. Without etcd neither is known,
+ * and training continues. */
 status outer_await(islands *o, islands_position *p);
 status outer_finish(islands *o, islands_position *p);
 /* Hands over the change since the last `what` before this island leaves. */
@@ -143,23 +142,24 @@ status outer_hand_over(islands *o, islands_position *p, const char *what);
 
 /* ---- outer_apply.c ---- */
 
-/* Encodes the fragment's change; of gossip, its weights. False on all ranks: it is not finite somewhere. */
+/* Encodes the fragment's change; for gossip, its weights. False on all ranks: not finite somewhere. */
 bool outer_encode(islands *o, int fragment);
-/* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */
+/* Updates the reference by the roster's merge, and, if this island's change is not in it, the weights. */
 void outer_merge_changes(islands *o, bool took_part);
-/* Gossip: the reference after the exchange with the partners; `mean`: it becomes the mean of their weights. */
+/* Gossip: updates the reference by the exchange with the partners; `mean`: sets it to the mean of their weights. */
 void outer_merge_weights(islands *o, bool mean);
-/* The weights of a fragment take the reference. */
+/* Moves a fragment's weights to the reference, partly with outer.mix. */
 void outer_settle(islands *o, int fragment);
-/* The weights of all units become reference + rest, or the reference alone. */
+/* Sets all units' weights to reference + rest, or to the reference alone. */
 void outer_take_reference(islands *o, bool with_rest);
-/* The weights of a fragment become the reference, and the reverse. */
+/* Set a fragment's weights to the reference, and the reference to its weights. */
 void outer_give_reference(islands *o, int fragment);
 void outer_take_weights(islands *o, int fragment);
 
-/* ---- outer_merge.c: an island's state becomes that of others, if it lags ---- */
+/* ---- outer_merge.c: takes over other islands' state, if this one lags -------------------------------------------- */
 
-/* A newcomer begins with empty moments, at the model's step. */
+/* Starts a newcomer with empty moments at the model's step. */
 void outer_begin_anew(islands *o, islands_position *p, int64_t step, int64_t updates);
-/* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
+/* Fetches model and outer state of the last merge from an island that has them. `keep`: this island's change stays on
+ * top. */
 status outer_catch_up(islands *o, islands_position *p, bool keep);

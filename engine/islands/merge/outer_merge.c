@@ -1,5 +1,5 @@
-/* A merge as it goes on between islands: offering, fetching, reporting, deciding, taking the result. All ranks see the
- * same roster, broadcast by rank 0, and so take the same decisions. */
+/* A merge between islands: offering, fetching, reporting, deciding, taking the result. All ranks see the same roster,
+ * broadcast by rank 0, and so take the same decisions. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "memory/log.h"
 #include "memory/units.h"
 
-/* outer.undo: the state before the last merge is kept, and islands go back to it when more than half of those that the
- * next merge would take have seen their loss jump with the first step after it.
+/* outer.undo: islands keep the state before the last merge, and go back to it when more than half of the islands in the
+ * next merge have seen their loss jump at the first step after it.
  *
- * An island says so with its next offer. What is decided then is no merge of changes: `head` goes on by one and names
- * the merge that it undoes, so that all islands undo alike, and none that is late takes the one for the other. What was
- * learnt since that merge began with bad weights, and goes too. Nobody knows who spoiled the merge: the incident names
- * who took part in it. */
+ * An island votes with its next offer. The decision is then no merge of changes: `head` goes on by one and names the
+ * merge that it undoes, so that all islands undo alike, and a late one does not mistake it for a merge. Changes since
+ * that merge began with bad weights, and are dropped too. The incident names all islands in the merge, since it is
+ * unknown which one spoiled it. */
 
 static void copy(const islands *o, float *to, const float *from)
 {
@@ -24,7 +24,7 @@ static void copy(const islands *o, float *to, const float *from)
         memcpy(to, from, (size_t)o->core.units.elements * sizeof *to);
 }
 
-/* Before the merge in the roster is made: the state that it may be undone to. */
+/* Keeps the state that the roster's merge may be undone to. */
 static void outer_undo_keep(islands *o)
 {
     if (!o->core.memory.reference_before)
@@ -42,7 +42,7 @@ static void outer_undo_keep(islands *o)
     }
 }
 
-/* The weights have taken the merge. */
+/* Notes that the weights have taken the merge. */
 static void outer_undo_taken(islands *o)
 {
     if (o->undo.merge == o->core.merge)
@@ -59,7 +59,7 @@ void islands_found_spike(islands *o, int64_t step)
                  (long long)o->core.merge, o->undo.of);
 }
 
-/* Do more than half of the slots want the last merge undone, rather than a merge of their changes? */
+/* True if more than half of the slots want the last merge undone rather than a merge of their changes. */
 static bool outer_undo_wins(const islands *o, uint64_t takes)
 {
     int votes = 0;
@@ -68,7 +68,7 @@ static bool outer_undo_wins(const islands *o, uint64_t takes)
     return o->core.memory.reference_before && 2 * votes > __builtin_popcountll(takes);
 }
 
-/* What this island has learnt since the reference, and what its sent changes lacked, is of no use any more. */
+/* Drops this island's change since the reference, and the error feedback of its sent changes. */
 static void outer_undo_forget(islands *o)
 {
     if (o->core.memory.error)
@@ -77,7 +77,7 @@ static void outer_undo_forget(islands *o)
     o->merged_at[0] = o->core.step;
 }
 
-/* The head in the roster undoes this island's last merge: reference, momentum and weights are those before it. */
+/* Undoes this island's last merge, as the roster's head says: restores reference, momentum and weights. */
 static void outer_undo_take(islands *o)
 {
     int64_t merge = o->undo.merge;
@@ -102,12 +102,12 @@ static void outer_undo_take(islands *o)
             1);
 }
 
-static const double LATE = 0.1; /* of outer.timeout: who is waited for longer is named */
-static const double GRACE = 5;  /* seconds after the deadline in which another island may still decide */
+static const double LATE = 0.1; /* fraction of outer.timeout after which a late island is named */
+static const double GRACE = 5;  /* seconds after the deadline during which another island may still decide */
 
 /* ---- taking over ------------------------------------------------------------------------------------------------- */
 
-/* An island that has the state after the last merge, or, where there is no last one for all, the latest state that is
+/* Returns an island with the state after the last merge, or, without a merge common to all, with the latest state
  * further than ours; -1: none. */
 static int find_donor(const islands *o)
 {
@@ -123,7 +123,7 @@ static int find_donor(const islands *o)
     return best;
 }
 
-/* All of one kind of state, fragment by fragment. *done false: the donor has gone on, or away. */
+/* Fetches all of one kind of state, fragment by fragment. *done false: the donor has gone on, or away. */
 static status fetch_state(bool *done, islands *o, int donor, wire_kind kind, int64_t merge, double until)
 {
     *done = true;
@@ -159,7 +159,7 @@ static status fetch_all(bool *done, islands *o, int64_t *merge, int64_t *step, i
     TRY(fetch_state(done, o, donor, WIRE_REFERENCE, *merge, until));
     if (*done && o->core.memory.momentum)
         TRY(fetch_state(done, o, donor, WIRE_MOMENTUM, *merge, until));
-    *done = *done && o->core.roster.member[donor].history == began; /* its number is not that of another state by now */
+    *done = *done && o->core.roster.member[donor].history == began; /* the same state still has this number */
     if (*done)
         log_info("islands: took the model after merge %lld (step %lld) from %s", (long long)*merge, (long long)*step,
                  o->core.roster.member[donor].name);
@@ -177,7 +177,7 @@ void outer_begin_anew(islands *o, islands_position *p, int64_t step, int64_t upd
         o->merged_at[f] = step;
 }
 
-/* rest = weights - reference, of all units. */
+/* rest = weights - reference, for all units. */
 static void keep_change(islands *o)
 {
     const outer_memory *memory = &o->core.memory;
@@ -195,7 +195,7 @@ status outer_catch_up(islands *o, islands_position *p, bool keep)
     outer *c = &o->core;
     int64_t merge = -1, step = 0, updates = 0;
     double until = c->now + 2 * c->config->outer.timeout;
-    /* while the state is replaced nobody gets it, and merges wait: else they could go by faster than it travels */
+    /* stop serving the state while it is replaced; merges wait, or else they could outpace its transfer */
     outer_hide_state(c);
     if (outer_first_rank(c))
         membership_set_state(c->membership,
@@ -223,7 +223,7 @@ status outer_catch_up(islands *o, islands_position *p, bool keep)
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
-/* Says in `head` of which history it is: of that of the last head, or one that begins after this island's merge. */
+/* Writes the history into `head`: that of the last head, or a new one that begins after this island's merge. */
 static void outer_name_history(islands *o, json_t *head, bool goes_on)
 {
     const roster *r = &o->core.roster;
@@ -238,7 +238,7 @@ static void outer_name_history(islands *o, json_t *head, bool goes_on)
     json_object_set_new(head, "base", json_integer(goes_on ? r->base : o->core.merge));
 }
 
-/* This island's state becomes that after the last merge: a history begins with it. */
+/* Makes this island's state the one after the last merge, with which a history begins. */
 static void make_head(islands *o, const islands_position *p)
 {
     if (!outer_first_rank(&o->core))
@@ -249,7 +249,7 @@ static void make_head(islands *o, const islands_position *p)
     membership_decide(o->core.membership, head, o->core.roster.revision, 0, NULL);
 }
 
-/* Of the islands that are there, the one with the latest state, the first of several. */
+/* True if this island has the latest state of all present, and the lowest slot among equals. */
 static bool is_best(const islands *o)
 {
     for (int s = 0; s < o->core.config->outer.slots; s++) {
@@ -261,8 +261,8 @@ static bool is_best(const islands *o)
     return true;
 }
 
-/* Nobody has the last merge any more: the latest checkpoint that is there becomes the model, once all are there or time
- * is up. */
+/* Goes back to the latest checkpoint present, if no island has the last merge any more: once all are there or time is
+ * up. */
 static void go_back(islands *o, const islands_position *p, double until)
 {
     bool all = __builtin_popcountll(roster_here(&o->core.roster)) == o->core.config->outer.slots;
@@ -274,12 +274,12 @@ static void go_back(islands *o, const islands_position *p, double until)
     make_head(o, p);
 }
 
-/* Whoever can write to etcd can write any head. That of a merge is believed if this island has its state, or another
- * one that is at work. One that nobody has is written anew by the island that has come furthest, once it is clear that
- * nobody brings it, after outer.timeout; meanwhile training goes on, unmerged. The same on all ranks. */
+/* True if the head is in doubt, since any writer of etcd can write one. A merge's head is trusted if this island, or
+ * another one at work, has its state. If all lack it, the most advanced island writes a new head after outer.timeout;
+ * meanwhile training goes on, unmerged. The same on all ranks. */
 static bool outer_doubts_head(islands *o, const islands_position *p)
 {
-    static const double SAID = 0.1; /* of outer.timeout: whoever has decided a merge has told by then */
+    static const double SAID = 0.1; /* fraction of outer.timeout: a merge's decider has reported by then */
     const roster *r = &o->core.roster;
     bool in_line = roster_is_in_line(r, o->core.merge, o->core.history);
     bool doubted = in_line && r->merge <= o->core.merge ? r->merge < o->core.merge : find_donor(o) < 0;
@@ -317,7 +317,7 @@ static status give_up_joining(const islands *o)
                        (long long)o->core.merge, (long long)o->core.roster.merge);
 }
 
-/* Until this island's state is that after the last merge. */
+/* Joins: waits until this island's state is the one after the last merge. */
 static status outer_join_all(islands *o, islands_position *p)
 {
     outer *c = &o->core;
@@ -373,8 +373,7 @@ static bool everybody_leaves(const roster *r, uint64_t offers)
     return all;
 }
 
-/* Whom this merge waits for, once each. An island that lacks the change of another one is not to blame for it at
- * once. */
+/* Logs the islands that this merge waits for, once each. An island that lacks another's change is blamed only later. */
 static void say_late(islands *o, uint64_t offers, uint64_t held, uint64_t refused)
 {
     const roster *r = &o->core.roster;
@@ -399,8 +398,8 @@ static void say_late(islands *o, uint64_t offers, uint64_t held, uint64_t refuse
     }
 }
 
-/* Islands that take the model would not get it whole if merges went by meanwhile: these wait, for outer.timeout at
- * most. */
+/* True while merges must wait, for outer.timeout at most: islands are taking the model, and merges meanwhile would make
+ * it inconsistent. */
 static bool is_held_up(islands *o)
 {
     double most = o->core.config->outer.timeout;
@@ -462,7 +461,7 @@ static bool all_here(const islands *o)
     return here && r->parts > 0;
 }
 
-/* A list of names, with commas between. */
+/* Appends a name to a list separated by commas. */
 static void add_name(char *names, size_t bytes, const char *name)
 {
     size_t used = strlen(names);
@@ -486,7 +485,7 @@ static void say_merged(const islands *o, bool took_part)
              took_part ? "" : "; without this one, whose change goes with the next");
 }
 
-/* The head has moved by one, and everything it is made of is here. */
+/* Takes a merge: the head has moved by one, and all its parts are here. */
 static status take_merge(islands *o)
 {
     const roster *r = &o->core.roster;
@@ -505,7 +504,7 @@ static status take_merge(islands *o)
         o->merged_at[o->core.fragment] = o->offered.step;
     } else {
         o->core.counts.missed++;
-        outer_undo_taken(o); /* by the weights, at once */
+        outer_undo_taken(o); /* the weights take it at once */
     }
     say_merged(o, took_part);
     o->stage = took_part ? OUTER_MERGED : OUTER_IDLE;
@@ -529,7 +528,7 @@ static status push(islands *o, islands_position *p)
             outer_undo_take(o);
             return STATUS_OK;
         }
-        if (doubted) { /* what is offered waits for a head that can be believed, and no longer than for others */
+        if (doubted) { /* the offer waits for a head without doubt, but no longer than for other islands */
             if (o->stage == OUTER_OFFERED && (o->core.now > o->offered.deadline + GRACE || outer_must_end(&o->core)))
                 outer_withdraw(o, "etcd holds a merge that no island at work has");
             if (o->stage == OUTER_WITHDRAWING)
@@ -540,7 +539,7 @@ static status push(islands *o, islands_position *p)
         outer_clear_offer(&o->core);
         o->stage = OUTER_IDLE;
         TRY(outer_catch_up(o, p, true));
-        if (undone) /* what was learnt since is no change of the model before */
+        if (undone) /* the change since then is not one of the restored model */
             outer_undo_forget(o);
         return STATUS_OK;
     }
@@ -564,12 +563,12 @@ static status begin(islands *o, islands_position *p, int fragment)
     TRY(outer_look(c));
     if (!outer_is_at_head(c)) /* merged without this island */
         TRY(push(o, p));
-    if (!c->roster.reached) { /* said by the thread that asks */
+    if (!c->roster.reached) { /* the asking thread has reported it */
         c->counts.missed++;
         return STATUS_OK;
     }
     if (o->stage != OUTER_IDLE || !roster_is_in_line(&c->roster, c->merge, c->history) || c->roster.merge > c->merge)
-        return STATUS_OK; /* one that is behind is overtaken */
+        return STATUS_OK; /* others overtake a head that lags */
     o->all.reported = o->all.named_late = 0;
     o->all.whole_since = 0;
     if (outer_first_rank(c))
@@ -582,7 +581,7 @@ static status leave(islands *o, islands_position *p)
 {
     uint64_t others = roster_ready(&o->core.roster) & ~(1ull << o->core.slot);
     bool changed = p->step > o->merged_at[0] && o->core.config->outer.fragments == 1;
-    if (!changed || !others || o->stage != OUTER_IDLE) /* the checkpoint knows what is left to do */
+    if (!changed || !others || o->stage != OUTER_IDLE) /* the checkpoint keeps the remaining change */
         return STATUS_OK;
     return outer_hand_over(o, p, "merge");
 }

@@ -7,15 +7,15 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* The part of a unit that one piece of one rank holds: a rectangle of the tensor. */
+/* A rectangle of the tensor: the part of a unit in one piece of one rank. */
 typedef struct share {
     int unit, rank, piece;
     box part;
 } share;
 
 typedef struct shares {
-    checkpoint_piece *pieces; /* this rank's */
-    share *list;              /* all ranks', by unit, then rank, then piece */
+    checkpoint_piece *pieces; /* pieces of this rank */
+    share *list;              /* shares of all ranks, by unit, then rank, then piece */
     int count;
     int *first; /* [units + 1] */
 } shares;
@@ -27,7 +27,7 @@ struct outer_move {
     shares given, held;
 };
 
-/* ---- who holds what ---------------------------------------------------------------------------------------------- */
+/* ---- shares of all ranks ----------------------------------------------------------------------------------------- */
 
 static int find_tensor(const outer_units *u, const char *name)
 {
@@ -73,7 +73,7 @@ static int list_mine(share **out, const outer *o, const checkpoint_piece *pieces
     return n;
 }
 
-/* The shares of all ranks, told to all. */
+/* Gathers the shares of all ranks on every rank. */
 static void share_lists(shares *s, const outer *o, share *mine, int count)
 {
     int ranks = comm_ranks(o->world), me = comm_rank(o->world), at = 0;
@@ -113,7 +113,7 @@ static void open_shares(shares *s, const outer_move *m, const state_section *sec
     share_lists(s, m->core, mine, n);
 }
 
-/* Every element of every unit is given once. */
+/* Checks that exactly one rank gives each element of every unit. */
 static status check_given(const outer_move *m)
 {
     for (int u = 0; u < m->core->units.count; u++) {
@@ -159,7 +159,7 @@ void outer_move_close(outer_move *m)
 
 /* ---- moving ------------------------------------------------------------------------------------------------------ */
 
-/* A share's elements between a piece and a row-major block; `to_piece` says which way. */
+/* Copies a share's elements between a piece and a row-major block; `to_piece` says which way. */
 static void copy_piece(const outer_move *m, const checkpoint_piece *p, const share *s, const box_memory *block,
                        bool to_piece)
 {
@@ -179,7 +179,7 @@ static void copy_piece(const outer_move *m, const checkpoint_piece *p, const sha
     executor_give_back(e, part.at.data, address, bytes, to_piece);
 }
 
-/* Where a share begins in its unit's values, and how its rows lie there. */
+/* Returns the memory of a share within its unit's values: its start and row layout. */
 static box_memory place(float *values, const outer_move *m, const share *s)
 {
     const unit *u = &m->core->units.list[s->unit];
@@ -188,7 +188,7 @@ static box_memory place(float *values, const outer_move *m, const share *s)
     return (box_memory){at, DTYPE_FP32, {columns, 1}};
 }
 
-/* A share's elements alone, in the scratch. */
+/* Returns the memory of a share's elements alone, in the scratch. */
 static box_memory packed(const outer_move *m, const share *s)
 {
     return (box_memory){m->core->memory.scratch, DTYPE_FP32, {s->part.size[1], 1}};

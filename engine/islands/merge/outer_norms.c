@@ -1,5 +1,5 @@
-/* What islands have sent, and is it too large to be honest? What was merged of each island last says what is usual
- * (norms_usual). And what do the changes of a merge say of each other (robust.h)? */
+/* Checks changes of islands: their norms against those last merged (norms_usual), and, within a merge, against each
+ * other (robust.h). */
 
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static bool same_key(const norms *n, int a, int b)
     return n->of[a].known && n->of[b].known && !strcmp(n->of[a].key, n->of[b].key);
 }
 
-/* x[] = the norms of all slots with this slot's key, of which none is before it; their number, or 0. */
+/* x[] = norms of all slots with this slot's key, if this slot is the first of them; returns their number, or 0. */
 static int take_key(double *x, const norms *n, int slot)
 {
     int count = 0;
@@ -42,7 +42,7 @@ double norms_usual(const norms *n, int slot, int self)
     int slots = 0, groups = 0;
     for (int s = 0; s < ROSTER_SLOTS; s++) {
         int count = take_key(by_slot, n, s);
-        slots = count > 0 ? count : slots; /* of the key seen last: of all, where there is one */
+        slots = count > 0 ? count : slots; /* slots with the last key seen: all, if there is only one key */
         if (count > 0)
             by_key[groups++] = robust_median(by_slot, count);
     }
@@ -57,8 +57,8 @@ double norms_usual(const norms *n, int slot, int self)
     return n->of[slot].known ? n->of[slot].norm : 0;
 }
 
-/* A change may be so many times what is usual; before that is known, so many times this rank's share of the model, or
- * of this island's own change, if that is larger. */
+/* Limit of a change's norm: MOST_TIMES the usual norm; before that is known, FIRST_TIMES the norm of this rank's share
+ * of the model, or of this island's own change, if that is larger. */
 static const double MOST_TIMES = 10, FIRST_TIMES = 100;
 
 void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m)
@@ -81,12 +81,12 @@ static double usual_norm(const outer *o, int slot)
     return norms_usual(&o->fetches.norms[o->fragment], slot, o->slot == ROSTER_SERVER ? -1 : o->slot);
 }
 
-/* What is above this is refused of a slot: ten times what is usual, or, before that is known, a hundred times
- * the reference or this island's own change. */
+/* Returns the norm above which a slot's change is refused: ten times the usual one, or, before that is known, a hundred
+ * times the reference or this island's own change. */
 static double norm_limit(const outer *o, int slot)
 {
     double usual = usual_norm(o, slot), sum = 0;
-    if (usual > 0) /* what is large for all, this island among them, is no attack */
+    if (usual > 0) /* a change no larger than this island's own is no attack */
         return MOST_TIMES * fmax(usual, o->fetches.own_norm);
     for (int i = 0; i < o->units.mine_count; i++) {
         const outer_unit *m = &o->units.mine[i];
@@ -118,7 +118,7 @@ void outer_say_incident(const outer *o, char *words, int64_t times)
     free(words);
 }
 
-/* ---- what is fetched -------------------------------------------------------------------------------------------- */
+/* ---- fetched changes --------------------------------------------------------------------------------------------- */
 
 status outer_check_finite(const outer *o, const float *values, const char *what)
 {
@@ -135,8 +135,8 @@ status outer_check_finite(const outer *o, const float *values, const char *what)
     return comm_all_status(comm_world(o->world), s);
 }
 
-/* The norm of what was fetched of a slot, over this rank's units; of gossip, which sends weights, of their distance
- * from this island's. Negative: it is not finite. */
+/* Returns the norm of a slot's fetched change over this rank's units; gossip sends weights: of their distance from this
+ * island's. Negative: not finite. */
 static double fetched_norm(outer *o, int slot)
 {
     double sum = 0;
@@ -156,7 +156,7 @@ static double fetched_norm(outer *o, int slot)
     return sqrt(sum);
 }
 
-/* `most`: of its norm. */
+/* `most`: limit of the norm. */
 static void say_refused(outer *o, int slot, double norm, double most)
 {
     const roster_member *m = &o->roster.member[slot];
@@ -197,7 +197,7 @@ int outer_product_count(const config *c, int parts)
     return c->outer.robust == CONFIG_ROBUST_CLIP && c->outer.topology == CONFIG_OUTER_ALL ? parts : 0;
 }
 
-/* Their squares for clip, for trimmed all of their products, of one unit. */
+/* Computes the squares of one unit's parts for clip, and all their products for trimmed. */
 static void multiply_parts(const outer *o, double *out, const outer_unit *m)
 {
     const roster *r = &o->roster;
@@ -215,9 +215,8 @@ static void multiply_parts(const outer *o, double *out, const outer_unit *m)
         robust_products(out, each, r->parts, n);
 }
 
-/* sums[count] += the products of the parts, over the fragment's units; alike on all ranks. Units are added in their
- * sequence whichever ranks keep them: a rank goes on from the sums of the rank before it, which keeps the units
- * before. */
+/* sums[count] += the products of the parts, over the fragment's units; the same bits on all ranks. Units are added in
+ * sequence whichever ranks keep them: each rank continues the sums of the rank before, which keeps earlier units. */
 static void add_products(const outer *o, double *sums, int count)
 {
     double *mine = o->memory.products;

@@ -1,10 +1,10 @@
-/* An island with a server (outer.topology server): it pushes its change and takes the model when it likes, and waits
- * for no other island.
+/* An island with a server (outer.topology server): pushes its change and takes the model at its own pace, and waits for
+ * no other island.
  *
- * A push is an offer as any other (outer_merge.c). The server fetches it and answers in `head` (meet/roster.h):
- * taken, or refused. Either way the island then fetches the model, beside its own reference until all of it is here.
- * Its parts may be of several merges, none older than the one that it asked for, from which its age is counted. A
- * server that is away costs nothing: the island trains on, and what has changed by then is pushed when it is back. */
+ * A push is an offer like any other (outer_merge.c). The server fetches it and answers in `head` (meet/roster.h):
+ * taken, or refused. Either way the island then fetches the model, keeping its own reference until all of it is here.
+ * Its parts may be of several merges, none older than the requested one, from which its age is counted. While the
+ * server is away the island trains on, and pushes its whole change once it is back. */
 #include <string.h>
 
 #include "engine/islands/merge/outer_island_internal.h"
@@ -16,19 +16,19 @@ static const char *const refusals[ROSTER_REFUSALS] = {
     [ROSTER_IMPOSSIBLE] = "its base is a merge that has not been",
 };
 
-/* Is the server at work? Said once when it is not, and once when it is again. */
+/* True if the server is at work. Logs its absence once, and its return once. */
 static bool server_is_there(islands *o)
 {
     bool there = o->core.roster.reached && o->core.roster.member[ROSTER_SERVER].ready;
     if (there && o->push.reported_away)
         log_info("islands: the server is back");
-    else if (!there && !o->push.reported_away && o->core.roster.reached) /* else said by the thread that asks */
+    else if (!there && !o->push.reported_away && o->core.roster.reached) /* otherwise the asking thread reports it */
         log_warn("islands: the server is away; training goes on, and the change is pushed when it is back");
     o->push.reported_away = !there && (o->push.reported_away || o->core.roster.reached);
     return there;
 }
 
-/* The server's answer to this island's last offer; NULL: none yet. */
+/* Returns the server's answer to this island's last offer; NULL: none yet. */
 static const roster_part *answer(const islands *o)
 {
     const roster *r = &o->core.roster;
@@ -46,8 +46,8 @@ static void ask_for_model(islands *o)
     (void)outer_fetch(&o->core, ROSTER_SERVER, 0, WIRE_REFERENCE, o->push.pulls, 0);
 }
 
-/* No older than the last merge that this island knows of; a head that the server cannot have written is not believed.
- */
+/* Begins to fetch the model, no older than the last merge that this island knows of; distrusts a head that the server
+ * cannot have written. */
 static void begin_pull(islands *o, int64_t merge)
 {
     int64_t last = o->core.roster.merge, has = o->core.roster.member[ROSTER_SERVER].merge;
@@ -87,14 +87,14 @@ static status push_pull(islands *o)
         give_up_pull(o, "the server is away");
     else if (o->core.now > o->offered.deadline || outer_must_end(&o->core))
         give_up_pull(o, outer_must_end(&o->core) ? "this island is asked to stop" : "outer.timeout is over");
-    else if (here < 0) /* the server has not come to that merge yet */
+    else if (here < 0) /* the server has not reached that merge yet */
         ask_for_model(o);
     return STATUS_OK;
 }
 
 /* ---- the change -------------------------------------------------------------------------------------------------- */
 
-/* What has been taken is no longer this island's to push, whether or not it gets the model for it. */
+/* Ends an answered offer. A taken change is never pushed again, whether or not the island gets the model for it. */
 static void end_offer(islands *o, const roster_part *part)
 {
     bool taken = part->refusal == ROSTER_TAKEN;
@@ -183,7 +183,7 @@ static status wait_for_server(islands *o)
     return STATUS_OK;
 }
 
-/* An island that resumes keeps what it has changed if that can still be pushed; else it takes the model. */
+/* True if a resuming island can still push its change; else it takes the model. */
 static bool keeps_change(const islands *o, const islands_position *p)
 {
     bool fresh = o->core.roster.merge - o->core.merge <= o->core.config->outer.staleness &&

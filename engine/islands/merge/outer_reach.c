@@ -1,4 +1,4 @@
-/* How the core reaches islands: a place among them, the roster, what all ranks have in common, fetching from a peer. */
+/* Reaches other islands: claims a place, reads the roster, agrees among the ranks, fetches from a peer. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "memory/scope.h"
 #include "parallel/watch/signals.h"
 
-/* So long does an island that is asked to stop wait for others: whoever asks may end it soon (a preemption). */
+/* Seconds that an island asked to stop waits for others: it may be ended soon (a preemption). */
 static const double LEAVING_SECONDS = 1;
 
 bool outer_first_rank(const outer *o)
@@ -21,7 +21,7 @@ bool outer_first_rank(const outer *o)
 
 static status claim(outer *o, int hint, const char *name, const char *const *endpoints)
 {
-    /* The addresses of etcd with commas between. */
+    /* The addresses of etcd, separated by commas. */
     AUTO_FREE char *where = must_strdup("");
     for (int i = 0; i < o->config->outer.rendezvous.count; i++) {
         char *longer = must_format("%s%s%s", where, i ? "," : "", o->config->outer.rendezvous.item[i].path);
@@ -71,7 +71,7 @@ status outer_claim(outer *o, int hint)
     comm_broadcast_bytes(comm_world(o->world), &o->slot, sizeof o->slot, 0);
     if (o->slot == ROSTER_SERVER)
         return STATUS_OK;
-    for (int s = c->outer.slots - 1; s > o->slot; s--) /* the buffers of the other slots: there is none for its own */
+    for (int s = c->outer.slots - 1; s > o->slot; s--) /* buffers of the other slots: its own has none */
         o->memory.in[s] = o->memory.in[s - 1];
     o->memory.in[o->slot] = NULL;
     log_info("islands: %s has slot %d of %d", name, o->slot, c->outer.slots);
@@ -93,7 +93,7 @@ bool outer_is_at_head(const outer *o)
 static void tell_watchdog(outer *o, double now)
 {
     bool server = o->slot == ROSTER_SERVER;
-    if (now <= o->told + 1) /* progress, and not too much of it for a record of the last steps */
+    if (now <= o->told + 1) /* report progress, but at most once a second to save the record of the last steps */
         return;
     watchdog_enter(o->watchdog, DURING_STEP, true, server ? o->merge : o->step,
                    server ? "serving islands" : "merging with other islands");
@@ -132,7 +132,7 @@ status outer_look(outer *o)
 
 void outer_nap(const outer *o)
 {
-    if (outer_first_rank(o)) /* the others wait for its broadcast */
+    if (outer_first_rank(o)) /* the other ranks wait for its broadcast */
         usleep(20000);
 }
 
@@ -146,7 +146,7 @@ uint64_t outer_everywhere(const outer *o, uint64_t here)
     return here;
 }
 
-/* ---- what others see --------------------------------------------------------------------------------------------- */
+/* ---- published state --------------------------------------------------------------------------------------------- */
 
 void outer_announce(outer *o, int64_t step, int64_t updates)
 {
@@ -195,7 +195,7 @@ void outer_report_held(outer *o, int64_t merge, uint64_t slots)
 
 /* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
-/* The first of the fetches from a slot. Who fetches from the server does so from nobody else. */
+/* Returns the index of the first fetch from a slot. An island with a server fetches from it alone. */
 static int first_job(int slot)
 {
     return slot == ROSTER_SERVER ? 0 : slot * OUTER_PEERS;
@@ -213,7 +213,7 @@ static transport_part part_of(const outer *o, int slot, const outer_unit *u, wir
     int64_t bytes = o->units.list[u->unit].elements * (int64_t)sizeof(float);
     if (kind == WIRE_CHANGE)
         return (transport_part){u->unit, o->memory.in[slot] + u->coded, u->coded_bytes};
-    if (slot == ROSTER_SERVER) /* the reference stays as it is until all of the new one is here */
+    if (slot == ROSTER_SERVER) /* keep the reference until the new one is complete */
         return (transport_part){u->unit, o->memory.rest + u->at, bytes};
     return (transport_part){u->unit, (kind == WIRE_REFERENCE ? o->memory.reference : o->memory.momentum) + u->at,
                             bytes};
@@ -251,7 +251,7 @@ bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge
     return found;
 }
 
-/* Bits: all that is fetched from the slot is here; some of it is not to be had. */
+/* Returns bits: 1: all data from the slot are here; 2: some are unavailable. */
 static unsigned state_of(const outer *o, int slot)
 {
     unsigned done = 1, gone = 0;
@@ -269,13 +269,13 @@ int outer_fetched(outer *o, int slot)
     return all & 1 ? 1 : all & 2 ? 0 : -1;
 }
 
-/* Has what is being fetched from the slot arrived, and can it be used? */
+/* True if the fetch from the slot has arrived and is usable. */
 static bool look_at_fetch(outer *o, int slot)
 {
     unsigned state = state_of(o, slot);
     if (!o->fetches.got[slot].offer || o->fetches.got[slot].here || o->fetches.got[slot].bad)
         return o->fetches.got[slot].here;
-    if (state & 2) /* withdrawn, perhaps for a newer one: asked for again as long as it is offered */
+    if (state & 2) /* withdrawn, perhaps for a newer one: requested again as long as it is offered */
         outer_drop_fetch(o, slot);
     if (state & 1)
         outer_judge_fetched(o, slot);

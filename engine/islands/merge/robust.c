@@ -10,7 +10,7 @@ int robust_trimmed(int count)
     return (count - 1) / 3;
 }
 
-/* Ascending; insertion is the fastest for so few. */
+/* Sorts ascending; insertion is the fastest at this size. */
 static void sort(double *x, int count)
 {
     for (int i = 1; i < count; i++) {
@@ -39,7 +39,7 @@ double robust_median(const double *x, int count)
 
 /* ---- whole changes ----------------------------------------------------------------------------------------------- */
 
-enum { LANES = 8, BLOCK = 1024 }; /* sums of every eighth product; elements of all changes that stay in a cache */
+enum { LANES = 8, BLOCK = 1024 }; /* sums of every eighth product; elements of all changes that fit a cache */
 
 static double product(const float *x, const float *y, int64_t n)
 {
@@ -79,7 +79,7 @@ static double product_at(const double *products, int i, int j)
     return i > j ? products[robust_product_count(i) + j] : products[robust_product_count(j) + i];
 }
 
-/* The median, over the others, of the cosine with change i; a change of zeros has a cosine of 0. */
+/* Returns the median, over the others, of the cosine with change i; a change of zeros has a cosine of 0. */
 static double agreement_of(const double *products, const double *norm, int i, int count)
 {
     double cosine[ROBUST_MOST];
@@ -94,7 +94,7 @@ static double agreement_of(const double *products, const double *norm, int i, in
 
 void robust_judge(robust_judgement *out, const double *products, int count)
 {
-    static const double SHARE = 0.5; /* of the median agreement */
+    static const double SHARE = 0.5; /* fraction of the median agreement */
     double norm[ROBUST_MOST];
     MUST(count >= 1 && count <= ROBUST_MOST, "a merge of %d", count);
     memset(out, 0, sizeof *out);
@@ -104,9 +104,9 @@ void robust_judge(robust_judgement *out, const double *products, int count)
     for (int i = 0; i < count; i++)
         out->agreement[i] = agreement_of(products, norm, i, count);
     double usual = robust_median(out->agreement, count);
-    out->least = usual > 0 ? SHARE * usual : -1; /* where most disagree, nobody is a stranger */
+    out->least = usual > 0 ? SHARE * usual : -1; /* if most disagree, no change is left out */
     while (out->count < robust_trimmed(count)) {
-        /* The change that agrees least among those that are not left out. */
+        /* The remaining change with the least agreement. */
         int stranger = -1;
         for (int i = 0; i < count; i++)
             if (!out->left_out[i] && (stranger < 0 || out->agreement[i] < out->agreement[stranger]))
@@ -120,7 +120,7 @@ void robust_judge(robust_judgement *out, const double *products, int count)
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-/* Without so many at each end. */
+/* Returns the mean without the `trimmed` smallest and largest. */
 static double trimmed_mean(const double *sorted, int count, int trimmed)
 {
     double sum = 0;

@@ -1,7 +1,7 @@
-/* Combining the changes of islands of which some may be hostile, in float64.
+/* Combines the changes of islands, some of which may be hostile, in float64.
  *
  * The mean of n values follows any one of them anywhere. Their median, or their mean without the robust_trimmed(n)
- * least and as many greatest, stays between values of honest islands as long as no more than that are hostile
+ * smallest and as many largest, stays between values of honest islands as long as no more than that are hostile
  * (Byzantine-robust distributed learning, 1803.01498).
  *
  * Between those values is room for a bias: two of seven changes that are flipped, or shifted, take two honest values of
@@ -9,9 +9,8 @@
  *
  *     1. No norm exceeds the median of the norms: larger changes are scaled down to it.
  *     2. The agreement of a change is the median, over the other changes, of the cosine between it and them. Changes
- *        whose agreement is less than half of the median agreement are left out, those that agree least first, and
- *        robust_trimmed(n) at most.
- *     3. Of every element the mean of the others, without the least and the greatest for each change that might have
+ *        below half of the median agreement are left out, the least agreement first, at most robust_trimmed(n).
+ *     3. Every element is the mean of the others, without the smallest and the largest for each change that might have
  *        been left out and was not.
  *
  * Krum (1703.02757) sums the squared distances to the nearest others, and two hostile changes that are alike pass as
@@ -25,45 +24,45 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* In the order of outer.robust's words. */
+/* Has the order of outer.robust's words. */
 typedef enum robust_kind { ROBUST_NONE, ROBUST_CLIP, ROBUST_MEDIAN, ROBUST_TRIMMED } robust_kind;
 
 enum { ROBUST_MOST = 64, ROBUST_PRODUCTS = ROBUST_MOST * (ROBUST_MOST + 1) / 2 }; /* islands of a merge, and pairs */
 
-/* Needs the changes one by one, and not their sum. */
+/* True if the kind needs single changes, not only their sum. */
 static inline int robust_by_coordinate(robust_kind kind)
 {
     return kind == ROBUST_MEDIAN || kind == ROBUST_TRIMMED;
 }
 
-/* What whole changes say of each other. */
+/* Scales and agreement of whole changes, from comparing them. */
 typedef struct robust_judgement {
-    double scale[ROBUST_MOST];     /* of each change, at most 1 */
+    double scale[ROBUST_MOST];     /* scale of each change, at most 1 */
     double agreement[ROBUST_MOST]; /* median cosine with the others */
-    double least;                  /* changes that agree less may be left out */
+    double least;                  /* changes with less agreement may be left out */
     bool left_out[ROBUST_MOST];
-    int count; /* of those left out */
+    int count; /* number of changes left out */
 } robust_judgement;
 
-/* How many of `count` may be hostile, and are left out at each end: (count - 1) / 3. */
+/* Returns the number of `count` changes that may be hostile, and are left out at each end: (count - 1) / 3. */
 int robust_trimmed(int count);
-/* How many products robust_products makes of `count` changes: each with itself and with each one before it. */
+/* Returns the number of products of `count` changes: each with itself and with each one before it. */
 static inline int robust_product_count(int count)
 {
     return count * (count + 1) / 2;
 }
-/* The median of x[count], of an even count the mean of the two in the middle; 0 of none. x is not changed; at most
+/* Returns the median of x[count]; for an even count the mean of the middle two; 0 for none. x stays unchanged; at most
  * ROBUST_MOST. */
 double robust_median(const double *x, int count);
 /* products[robust_product_count(count)] = the scalar products of changes i and j <= i, at i (i + 1) / 2 + j, over n
  * elements of each, in float64. Every machine comes to the same bits: products of two floats are exact there, and the
  * sequence of additions is fixed. */
 void robust_products(double *products, const float *const *change, int count, int64_t n);
-/* scale[count]: what brings each norm down to their median; 1 for those below it. */
+/* scale[count] = factors that reduce each norm to their median; 1 for norms below it. */
 void robust_clip(double *scale, const double *norm, int count);
-/* From the products of whole changes, 1 <= count <= ROBUST_MOST. */
+/* Judges changes by their products, 1 <= count <= ROBUST_MOST. */
 void robust_judge(robust_judgement *out, const double *products, int count);
 /* out[n] = the median of change[count][n], or their trimmed mean as judged (NULL for a median), 1 <= count <=
- * ROBUST_MOST. `out` may be none of them. */
+ * ROBUST_MOST. `out` must differ from all changes. */
 void robust_combine(float *out, const float *const *change, int count, robust_kind kind, const robust_judgement *judged,
                     int64_t n);

@@ -64,7 +64,7 @@ void rule_mix(float *values, const float *reference, float mix, int64_t n)
         values[i] = reference[i] + mix * (values[i] - reference[i]);
 }
 
-/* ---- gossip: who exchanges with whom ----------------------------------------------------------------------------- */
+/* ---- gossip: drawing groups -------------------------------------------------------------------------------------- */
 
 typedef struct ticket {
     uint64_t draw;
@@ -94,7 +94,7 @@ uint64_t rule_group(uint64_t among, int slot, int size, uint64_t seed, int64_t n
     while (order[at].slot != slot)
         at++;
     int first = at - at % size;
-    if (first > 0 && first == count - 1) /* alone */
+    if (first > 0 && first == count - 1) /* an island left over */
         first -= size;
     int end = first + size == count - 1 ? count : first + size;
     for (int i = first; i < end && i < count; i++)
@@ -108,7 +108,7 @@ double privacy_epsilon(int64_t releases, double noise, double delta)
     return t / (2 * noise * noise) + sqrt(2 * t * log(1 / delta)) / noise;
 }
 
-/* In (0, 1), of 53 bits. */
+/* Maps a draw to (0, 1), with 53 bits. */
 static double uniform(uint64_t draw)
 {
     return ((double)(draw >> 11) + 0.5) * 0x1p-53;
@@ -116,12 +116,12 @@ static double uniform(uint64_t draw)
 
 void privacy_add_noise(float *values, double deviation, int64_t n)
 {
-    enum { DRAWS = 32 }; /* 256 bytes: getrandom gives so many whole */
+    enum { DRAWS = 32 }; /* 256 bytes, which getrandom always gives in full */
     static const double turn = 6.283185307179586;
     uint64_t draws[DRAWS];
     for (int64_t first = 0; first < n; first += DRAWS) {
         MUST(getrandom(draws, sizeof draws, 0) == sizeof draws, "the system has no random numbers");
-        for (int i = 0; i < DRAWS && first + i < n; i++) { /* Box and Muller */
+        for (int i = 0; i < DRAWS && first + i < n; i++) { /* Box-Muller transform */
             double radius = sqrt(-2 * log(uniform(draws[i & ~1]))), angle = turn * uniform(draws[i | 1]);
             values[first + i] += (float)(deviation * radius * (i & 1 ? sin(angle) : cos(angle)));
         }

@@ -52,7 +52,7 @@ void units_own(int *owner, const unit *units, int count, int fragments, int rank
         for (int i = 0; i < count; i++) {
             if (units[i].fragment != f)
                 continue;
-            /* where its middle lies among the fragment's elements */
+            /* its middle's position among the fragment's elements decides */
             owner[i] = (int)(((double)before + 0.5 * (double)units[i].elements) * ranks / (double)all);
             before += units[i].elements;
         }

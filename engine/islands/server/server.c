@@ -1,11 +1,11 @@
 /* The job that holds the model for islands of outer.topology server: `phalanx server`.
  *
- * Islands push their changes and take the model when they like. The server fetches a change that is offered, merges it
- * by itself, scaled by its age (merge/rule.h), and answers in etcd (meet/roster.h); what is too old, or not finite, it
- * refuses. Each of its ranks holds and merges some units of the model (merge/units.h), the outer optimizer's state of
- * them with it, in one arena planned before; the model's bits are a function of the changes and their order, not of the
- * ranks. A change is on the disk before its island is told that it was taken (server_journal.c), so a server that is
- * killed loses none. No GPU, no data and no programs.
+ * Islands push their changes and take the model at their own pace. The server fetches an offered change, merges it
+ * alone, scaled by its age (merge/rule.h), and answers in etcd (meet/roster.h); it refuses changes that are too old or
+ * not finite. Each of its ranks holds and merges some units of the model (merge/units.h), with their outer optimizer
+ * state, in one arena planned before; the model's bits are a function of the changes and their order, not of the ranks.
+ * A change is on the disk before its island is told that it was taken (server_journal.c), so a server that is killed
+ * loses none. No GPU, no data and no programs.
  *
  * All ranks see the same roster, broadcast by rank 0, and so take the same decisions. */
 
@@ -27,7 +27,7 @@
 #include "memory/units.h"
 #include "parallel/watch/signals.h"
 
-/* A server's files: the model it begins from, checkpoints, what it has merged. */
+/* A server's files: its initial model, checkpoints, merges.jsonl. */
 
 #define META "server"
 
@@ -36,9 +36,9 @@ static bool first_rank(const server *v)
     return comm_rank(v->world) == 0;
 }
 
-/* ---- where the model begins -------------------------------------------------------------------------------------- */
+/* ---- the initial model ------------------------------------------------------------------------------------------- */
 
-/* As training on one rank would have it. */
+/* Draws the weights as training on one rank would. */
 static void draw_model(outer *o)
 {
     const model_shape *shape = &o->config->model.shape;
@@ -110,7 +110,7 @@ static status load(server *v, const char *folder)
     return STATUS_OK;
 }
 
-/* The latest checkpoint that can be read, rank 0 naming them in turn; *found false: there is none. */
+/* Restores the latest readable checkpoint, named by rank 0 in turn; *found false: there is none. */
 static status restore(bool *found, server *v)
 {
     comm_group *all = comm_world(v->world);
@@ -167,7 +167,7 @@ static status open_first(server *v)
     return lines_open(&v->lines, lines_path);
 }
 
-/* and the model */
+/* Opens the server's files and the model. */
 static status server_files_open(server *v)
 {
     comm_group *all = comm_world(v->world);
@@ -214,7 +214,7 @@ static status publish(server *v, const char *name)
     return STATUS_OK;
 }
 
-/* server_files.c */
+/* Saves a checkpoint. */
 static status server_files_save(server *v)
 {
     comm_group *all = comm_world(v->world);
@@ -239,7 +239,7 @@ static status server_files_save(server *v)
     return STATUS_OK;
 }
 
-/* One line of merges.jsonl, on rank 0. */
+/* Appends a line to merges.jsonl, on rank 0. */
 static void server_files_line(server *v, const roster_part *part, int64_t base, double share)
 {
     static const char *const words[ROSTER_REFUSALS] = {"taken", "stale", "unsound", "impossible"};
@@ -255,7 +255,7 @@ static void server_files_line(server *v, const roster_part *part, int64_t base, 
         log_warn("%s; the server goes on", status_message());
 }
 
-/* `stopped`: by a signal. */
+/* `stopped`: a signal ended the run. */
 static status server_files_summary(server *v, bool stopped)
 {
     islands_counts c = outer_counted(&v->core);
@@ -274,7 +274,7 @@ static status server_files_summary(server *v, bool stopped)
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* Tokens are relative to the mean of the last changes of the islands that there are. */
+/* Returns the change's factor. Its tokens are relative to the mean of the last changes of the present islands. */
 static double share_of(const server *v, const roster_part *part, int64_t base)
 {
     int64_t staleness = v->core.merge - base, all = 0;
@@ -289,7 +289,7 @@ static double share_of(const server *v, const roster_part *part, int64_t base)
     return rule_share(staleness, part->tokens, all, count);
 }
 
-/* The answer is in etcd: so it is. */
+/* Carries out an answer that etcd has. */
 static void conclude(server *v)
 {
     static const char *const why[ROSTER_REFUSALS] = {
@@ -303,7 +303,7 @@ static void conclude(server *v)
     int64_t age = o->merge - v->base;
     if (p->refusal == ROSTER_TAKEN) {
         server_merge(v, p->slot, v->share);
-        if (!o->roster.member[p->slot].parting) /* what an island leaves with may be the change of one step */
+        if (!o->roster.member[p->slot].parting) /* a leaving island's change may be of one step */
             outer_note_norm(o, p->slot);
         o->merge++;
         v->entries++;
@@ -327,7 +327,7 @@ static void conclude(server *v)
 
 /* ---- offers ------------------------------------------------------------------------------------------------------ */
 
-/* Of an offer's age alone. */
+/* Judges an offer by its age alone. */
 static roster_refusal judge(const server *v, const roster_member *m)
 {
     int64_t base = m->offer_merge - 1;
@@ -342,7 +342,7 @@ static bool is_open(const server *v, int slot)
     return m->ready && m->offers && m->offer_id != 0 && m->offer_id != v->answer[slot].id;
 }
 
-/* Goes on fetching; bits of the slots whose change this rank has. */
+/* Continues fetching; returns bits of the slots with changes that this rank has. */
 static uint64_t fetch_offers(server *v)
 {
     uint64_t here = 0;
@@ -356,7 +356,7 @@ static uint64_t fetch_offers(server *v)
     return here;
 }
 
-/* It is on the disk; or it waits, and its island with it, until it can be. */
+/* True once the change is on the disk; else it waits, and its island with it. */
 static bool is_durable(server *v)
 {
     static const double PATIENCE = 5; /* seconds until the next attempt */
@@ -384,12 +384,12 @@ static void decide(server *v, int slot, roster_refusal refusal)
                               .id = m->offer_id,
                               .refusal = refusal};
     revisions[slot] = m->offer_revision;
-    if (taken && m->offer > step) { /* the model is where the island that has come furthest is */
+    if (taken && m->offer > step) { /* the model's position is the most advanced island's */
         v->step = m->offer;
         v->updates = m->updates;
     }
-    /* outer.robust clip: what any rank wants the change to be scaled by. The journal has it with the share, so that a
-     * replay needs to know of no merge before. */
+    /* outer.robust clip: the smallest scale that any rank wants. The journal stores it within the share, so that a
+     * replay needs no earlier merge. */
     double scale = taken ? -comm_all_max(comm_world(v->world), -(double)outer_norm_scale(o, slot)) : 0;
     v->share = taken ? share_of(v, &v->wanted, v->base) * scale : 0;
     bool durable = !taken || is_durable(v);
@@ -407,7 +407,7 @@ static void decide(server *v, int slot, roster_refusal refusal)
     comm_broadcast_bytes(comm_world(v->world), &v->number, sizeof v->number, 0);
 }
 
-/* The next slot in turn that there is an answer for. */
+/* Decides on the next slot in turn that is due an answer. */
 static void decide_next(server *v)
 {
     outer *o = &v->core;
@@ -424,7 +424,7 @@ static void decide_next(server *v)
     }
 }
 
-/* Is the answer that was to be written the last one to its slot? */
+/* Checks whether the answer being written has become the last one to its slot. */
 static void look_for_decision(server *v)
 {
     const roster *r = &v->core.roster;
@@ -433,7 +433,7 @@ static void look_for_decision(server *v)
         won |= r->part[i].slot == v->slot && r->part[i].id == v->wanted.id;
     if (won)
         conclude(v);
-    bool lost = !won && r->reached && r->settled >= v->number; /* it was withdrawn before, and stays the island's */
+    bool lost = !won && r->reached && r->settled >= v->number; /* withdrawn before: the change stays the island's */
     if (lost && v->wanted.refusal == ROSTER_TAKEN)
         server_journal_drop(v, v->core.merge + 1);
     if (won || lost)
@@ -442,7 +442,7 @@ static void look_for_decision(server *v)
 
 /* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
-/* Every island has ended, and the model has done its steps. */
+/* True if every island has ended, and the model has done its steps. */
 static bool is_over(server *v)
 {
     const outer *o = &v->core;
@@ -451,7 +451,7 @@ static bool is_over(server *v)
     return v->step >= v->config->train.steps && o->now - v->alone > v->config->outer.timeout;
 }
 
-/* A save that fails is tried again after the next merge. */
+/* Saves; a failure is retried after the next merge. */
 static void save_in_passing(server *v)
 {
     if (server_files_save(v) != STATUS_OK && outer_first_rank(&v->core))
@@ -484,9 +484,9 @@ static status work(bool *stopped, server *v)
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
-/* Merges have one sequence: what a server that was killed had merged since its last checkpoint is merged again. What
- * the journal lacks is lost, but its numbers are not given again. `head` shows the merge that this server goes on
- * from. */
+/* Agrees with etcd's head. Merges have one sequence: a killed server's merges since its last checkpoint are repeated
+ * from the journal. Merges missing there are lost, but their numbers are not reused. `head` shows the merge that this
+ * server goes on from. */
 static status agree_on_head(server *v)
 {
     outer *o = &v->core;
@@ -501,7 +501,7 @@ static status agree_on_head(server *v)
                      (long long)o->merge + 1, (long long)r->merge);
         o->merge = r->merge;
         server_take_head(v, r);
-        if (lost) /* the journal has a gap: it begins anew */
+        if (lost) /* the journal has a gap: start it anew */
             save_in_passing(v);
         return STATUS_OK;
     }

@@ -1,11 +1,11 @@
-/* A server's journal: what it merges is on the disk before an island is told that it has been taken.
+/* A server's journal: a change is on the disk before its island is told that it has been taken.
  *
  * Each rank writes its part of a change, as the island encoded it, to run.folder/journal before `head` is written to
  * etcd. A server that was killed takes its latest checkpoint, merges the same changes again in the same order, and so
- * has the same bits as before. An entry that etcd knows nothing of was never acknowledged, and is dropped: its island
- * still has that change. A save makes the entries before it needless. A journal that was written with another
- * outer.compress or outer.density cannot be merged, and is refused, not removed; so is one that cannot be read. Where
- * an entry is damaged, it and those after it that etcd knows of are set aside (FILE.lost), and the server goes on.
+ * has the same bits as before. An entry unknown to etcd was never acknowledged, and is dropped: its island still has
+ * that change. A save makes earlier entries obsolete. A journal that was written with another outer.compress or
+ * outer.density cannot be merged, and is refused, not removed; so is one that cannot be read. A damaged entry and later
+ * ones that etcd knows of are set aside (FILE.lost), and the server goes on.
  *
  * File merge-N.rank-K-of-R: a line "CHECKSUM {JSON}", then the encodings of the units that rank K of R keeps, in their
  * order. */
@@ -22,7 +22,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* A journal is allowed so many times the bytes of a checkpoint: then a save is due. */
+/* Limit of a journal, in sizes of a checkpoint: a save is due beyond it. */
 enum { MOST_CHECKPOINTS = 8 };
 
 static bool first_rank(const server *v)
@@ -76,7 +76,7 @@ status server_journal_write(server *v)
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
 
-/* Each rank its own. */
+/* Runs on each rank for its own file. */
 void server_journal_drop(const server *v, int64_t merge)
 {
     AUTO_FREE char *path = path_of(v, merge, comm_rank(v->world), comm_ranks(v->world));
@@ -84,7 +84,7 @@ void server_journal_drop(const server *v, int64_t merge)
         log_warn("%s; the server goes on", status_message());
 }
 
-/* Of an entry's file; -1: it is none. *ranks: that wrote the entry. */
+/* Parses the merge from an entry's file name; -1: another file. *ranks: number of ranks that wrote the entry. */
 static int64_t merge_of(int *ranks, const char *file)
 {
     long long merge = -1;
@@ -93,7 +93,7 @@ static int64_t merge_of(int *ranks, const char *file)
     return read == 3 && !file[end] ? merge : -1;
 }
 
-/* What has the name of an entry's file, or of one that is being written, for a merge not from `first` to `last`. */
+/* True for the file of an entry, written or being written, for a merge not from `first` to `last`. */
 static bool is_needless(const char *file, int64_t first, int64_t last)
 {
     int ranks;
@@ -104,7 +104,7 @@ static bool is_needless(const char *file, int64_t first, int64_t last)
     return merge >= 0 && (written || merge < first || merge > last);
 }
 
-/* On rank 0: removes all entries that are not for a merge from `first` to `last`; none where they cannot be listed. */
+/* Removes, on rank 0, all entries that are not for a merge from `first` to `last`; none if listing fails. */
 static void tidy(const server *v, int64_t first, int64_t last)
 {
     RELEASED_BY(reading_names_free) reading_names all;
@@ -119,8 +119,8 @@ static void tidy(const server *v, int64_t first, int64_t last)
     }
 }
 
-/* On rank 0: entries that cannot be merged any more, but whose islands were told that they are taken, are kept for a
- * person to look at. */
+/* Keeps, on rank 0, entries that cannot be merged any more although their islands were told that they are taken, for a
+ * person to inspect. */
 static status set_aside(const server *v, int64_t first, int64_t last)
 {
     RELEASED_BY(reading_names_free) reading_names all;
@@ -138,7 +138,7 @@ static status set_aside(const server *v, int64_t first, int64_t last)
 
 void server_journal_saved(server *v)
 {
-    if (first_rank(v)) /* the next one may be on its way to etcd */
+    if (first_rank(v)) /* keep later ones: the next may be on its way to etcd */
         tidy(v, v->core.merge + 1, INT64_MAX);
     v->entries = 0;
 }
@@ -156,7 +156,7 @@ bool server_journal_is_long(const server *v)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* On rank 0: the ranks that wrote the entry of a merge; 0: there is none. */
+/* Finds, on rank 0, the number of ranks that wrote a merge's entry; 0: no entry. */
 static status ranks_of(int *most, const server *v, int64_t merge)
 {
     RELEASED_BY(reading_names_free) reading_names all;
@@ -170,11 +170,11 @@ static status ranks_of(int *most, const server *v, int64_t merge)
     return STATUS_OK;
 }
 
-/* What a file of an entry turns out to be, if it can be read. */
+/* A readable file of an entry. */
 typedef struct entry_file {
     const char *path;
     json_t *header;
-    int64_t start; /* of the encodings */
+    int64_t start; /* offset of the encodings */
     bool damaged;
 } entry_file;
 
@@ -183,7 +183,7 @@ static void free_header(entry_file *f)
     json_decref(f->header);
 }
 
-/* Says so once. */
+/* Reports the damage once. */
 static status find_damaged(entry_file *f)
 {
     log_warn("%s is damaged", f->path);
@@ -191,7 +191,7 @@ static status find_damaged(entry_file *f)
     return STATUS_OK;
 }
 
-/* The header, checked. */
+/* Reads and checks the header. */
 static status read_header(entry_file *f, const server *v)
 {
     int64_t got;
@@ -205,7 +205,7 @@ static status read_header(entry_file *f, const server *v)
     return json_is_object(f->header) ? STATUS_OK : find_damaged(f);
 }
 
-/* Bytes of another encoding say nothing here. */
+/* Refuses bytes of another encoding. */
 static status check_method(const server *v, const entry_file *f)
 {
     const char *compress = json_string_value(json_object_get(f->header, "compress"));
@@ -229,12 +229,12 @@ static status check_data(entry_file *f, const server *v)
         crc = crc32c(crc, v->buffer, got > 0 ? got : 0);
     }
     if (left == 0)
-        TRY(reading_at(&got, v->buffer, f->path, at, 1)); /* nothing comes after them */
+        TRY(reading_at(&got, v->buffer, f->path, at, 1)); /* the file ends here */
     bool sound = left == 0 && got == 0 && crc == (uint32_t)json_integer_value(json_object_get(f->header, "crc"));
     return sound ? STATUS_OK : find_damaged(f);
 }
 
-/* The units of this rank's that rank `rank` has written. */
+/* Reads this rank's units that rank `rank` has written. */
 static status read_units(entry_file *f, server *v, const int *owner, int rank)
 {
     outer *o = &v->core;
@@ -253,7 +253,7 @@ static status read_units(entry_file *f, server *v, const int *owner, int rank)
     return STATUS_OK;
 }
 
-/* The parts of one file of an entry; its header is the caller's. */
+/* Reads this rank's units from one file of an entry; the caller frees its header. */
 static status read_file(entry_file *f, server *v, const int *owner, int rank)
 {
     TRY(read_header(f, v));
@@ -264,7 +264,7 @@ static status read_file(entry_file *f, server *v, const int *owner, int rank)
     return f->damaged ? STATUS_OK : read_units(f, v, owner, rank);
 }
 
-/* What an entry says of itself. */
+/* The header of an entry. */
 typedef struct entry {
     roster head;
     double share;
@@ -272,7 +272,7 @@ typedef struct entry {
     bool damaged;
 } entry;
 
-/* All of an entry that is this rank's, into the first buffer, and what it says. */
+/* Reads this rank's units of an entry into the first buffer, and its header. */
 static status read_entry(entry *e, server *v, int64_t merge, int ranks)
 {
     outer *o = &v->core;
@@ -292,7 +292,7 @@ static status read_entry(entry *e, server *v, int64_t merge, int ranks)
     return STATUS_OK;
 }
 
-/* Is the entry of etcd's last merge the one that etcd knows? */
+/* True unless this entry is of etcd's last merge, but another one than etcd knows. */
 static bool is_known(const roster *head, int64_t merge, int64_t id)
 {
     bool known = merge != head->merge;
@@ -301,11 +301,11 @@ static bool is_known(const roster *head, int64_t merge, int64_t id)
     return known;
 }
 
-/* How it went with the next entry. */
+/* Result of trying the next entry. */
 typedef enum outcome {
     MERGED,
     NO_MORE, /* there is none */
-    UNKNOWN, /* its island was never told that it is taken */
+    UNKNOWN, /* its island was never told that it was taken */
     DAMAGED,
 } outcome;
 
@@ -349,10 +349,10 @@ status server_journal_replay(server *v, const roster *head)
     if (s != STATUS_OK)
         return status_context(s, "the journal has merges that islands were told are taken, and stays as it is: start "
                                  "the server again when it can be read, or remove the file to do without it");
-    if (first_rank(v) && v->core.merge < last && how != UNKNOWN) /* those that are left come after a gap */
+    if (first_rank(v) && v->core.merge < last && how != UNKNOWN) /* the remaining ones follow a gap */
         s = set_aside(v, v->core.merge + 1, last);
     TRY(comm_all_status(all, s));
-    if (first_rank(v)) /* the entries stay until the next save: the server may die again before it */
+    if (first_rank(v)) /* keep the entries until the next save: the server may die again before it */
         tidy(v, before + 1, v->core.merge);
     if (v->core.merge > before)
         log_info("server: merges %lld to %lld are made again from the journal", (long long)before + 1,

@@ -1,10 +1,10 @@
-/* One change merged into the units of this rank, and what the server has said to each slot, as `head` has it. */
+/* Merges one change into this rank's units, and converts the last answers to every slot to and from `head`. */
 #include <string.h>
 
 #include "engine/islands/server/server_internal.h"
 #include "memory/log.h"
 
-/* Islands go on fetching meanwhile: they may get parts of either model, whole in every element. */
+/* Islands fetch meanwhile, and may get parts of either model, whole in every element. */
 void server_merge(server *v, int slot, double share)
 {
     outer *o = &v->core;

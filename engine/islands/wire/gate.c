@@ -13,11 +13,11 @@
 #include "memory/log.h"
 
 enum { MOST = 1024, LEAST = 8, ADDRESS = 64 };
-static const double SWEEP = 1; /* seconds between looks for connections whose end was not heard of */
+static const double SWEEP = 1; /* seconds between searches for connections with a missed end event */
 
 typedef struct origin {
     char from[ADDRESS];
-    int count; /* connections; 0: the place is free */
+    int count; /* connections; 0: the entry is free */
 } origin;
 
 typedef struct connection {
@@ -28,8 +28,8 @@ typedef struct connection {
 struct gate {
     void *socket, *events;
     int count, most;
-    connection *list; /* in the order of their coming */
-    origin *origins;  /* `most` of them, as many as there can be connections */
+    connection *list; /* ordered by arrival */
+    origin *origins;  /* [most]: one for each possible connection */
     double swept;
 };
 
@@ -52,7 +52,7 @@ status gate_open(gate **out, void *zmq, void *socket)
     g->events = zmq_socket(zmq, ZMQ_PAIR);
     int all = 0;
     bool works = zmq_socket_monitor(socket, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) == 0 && g->events &&
-                 zmq_setsockopt(g->events, ZMQ_RCVHWM, &all, sizeof all) == 0 && /* no event is lost */
+                 zmq_setsockopt(g->events, ZMQ_RCVHWM, &all, sizeof all) == 0 && /* so that no event is lost */
                  zmq_setsockopt(g->events, ZMQ_LINGER, &all, sizeof all) == 0 && zmq_connect(g->events, name) == 0;
     if (!works)
         return status_fail(STATUS_FAILED, "connections cannot be watched: %s", zmq_strerror(zmq_errno()));
@@ -88,8 +88,8 @@ static bool split(char host[ADDRESS], int *port, const struct sockaddr_storage *
     return (at->ss_family == AF_INET || at->ss_family == AF_INET6) && inet_ntop(at->ss_family, bytes, host, ADDRESS);
 }
 
-/* A descriptor of our own of what `fd` is by now, where that is a connection to the port; -1: it is not. ZeroMQ may
- * have closed it, and somebody else opened another under its number. */
+/* Duplicates `fd`, if it is a connection to the port now; -1: it is not. ZeroMQ may have closed it, and its number may
+ * have been reused. */
 static int hold(char from[ADDRESS], int fd, int port)
 {
     struct sockaddr_storage own, peer;
@@ -103,7 +103,7 @@ static int hold(char from[ADDRESS], int fd, int port)
     return ours ? copy : -1;
 }
 
-/* ZeroMQ sees the end of the connection, and closes it. */
+/* Shuts the connection down; ZeroMQ sees its end and closes it. */
 static void cut(int fd, int port)
 {
     char from[ADDRESS];
@@ -112,7 +112,7 @@ static void cut(int fd, int port)
         shutdown(own, SHUT_RDWR);
 }
 
-/* ---- all of them ---- */
+/* ---- all connections --------------------------------------------------------------------------------------------- */
 
 static void drop(gate *g, int i)
 {
@@ -142,7 +142,7 @@ static void sweep(gate *g, int port)
     }
 }
 
-/* The address's place, or a free one; there is one, unless there are as many connections as there may be. */
+/* Returns the address's entry, or a free one; one exists below the limit of connections. */
 static origin *find_origin(gate *g, const char *from)
 {
     origin *found = NULL;
@@ -156,7 +156,7 @@ static origin *find_origin(gate *g, const char *from)
     return found;
 }
 
-/* Cuts off the latest connection of the address that has the most. */
+/* Cuts off the latest connection of the address with the most. */
 static void cut_busiest(gate *g, char from[ADDRESS], int port)
 {
     const origin *most = g->list[0].origin;
@@ -171,7 +171,7 @@ static void cut_busiest(gate *g, char from[ADDRESS], int port)
     drop(g, last);
 }
 
-/* A new connection: true, and the address in `from`, if it, or another, is cut off for it. */
+/* Admits a new connection. True: it, or another, is cut off for it, with the address in `from`. */
 static bool admit(gate *g, char from[ADDRESS], int fd, int port)
 {
     char host[ADDRESS];
@@ -179,7 +179,7 @@ static bool admit(gate *g, char from[ADDRESS], int fd, int port)
     AUTO_CLOSE own = hold(host, fd, port);
     if (own < 0)
         return false; /* gone already */
-    forget(g, fd);    /* its end was not heard of */
+    forget(g, fd);    /* its end event was missed */
     const origin *known = find_origin(g, host);
     if (g->count >= g->most || (known && known->count >= g->most / 2))
         sweep(g, port);
@@ -199,7 +199,7 @@ static bool admit(gate *g, char from[ADDRESS], int fd, int port)
     return cut_one;
 }
 
-/* An event is two frames: its number and a value, which of these is a descriptor; and the endpoint. */
+/* Reads an event of two frames: its number and a value, a descriptor for some events; and the endpoint. */
 static bool next_event(int *event, int *fd, gate *g)
 {
     uint8_t frame[6], endpoint[256];

@@ -37,7 +37,7 @@ status islands_make_keys(const char *folder)
     return write_key(folder, "island.public", public, 0644);
 }
 
-/* A key's 40 characters; what follows them is blank. */
+/* Reads a key's 40 characters; the rest of the file must be blank. */
 static status read_key(char out[KEYS_TEXT], const char *path)
 {
     char text[64] = {0};
@@ -54,12 +54,12 @@ static status read_key(char out[KEYS_TEXT], const char *path)
     return STATUS_OK;
 }
 
-/* Who may write there decides whom this island trusts. */
+/* Checks write access, since a writer decides which islands this one trusts. */
 static status check_writers(const char *path)
 {
     struct stat s;
     if (stat(path, &s) != 0)
-        return STATUS_OK; /* who reads it says so */
+        return STATUS_OK; /* its reader reports the failure */
     if ((s.st_mode & S_IWOTH) != 0)
         return status_fail(STATUS_FAILED,
                            "%s can be written by everybody on this machine, who could add a key that this island "

@@ -18,13 +18,13 @@
 #include "memory/scope.h"
 
 enum { WINDOW = 64, POLL_MS = 5, REQUESTS_A_TURN = 64, HANDSHAKE_MS = 5000 };
-static const int64_t LONGEST = WIRE_MESSAGE + 256; /* of a frame: CURVE adds a little to a message */
-static const int64_t LONGEST_REQUEST = 1024;       /* of a frame that a server gets; a handshake's are the longest */
-static const double PATIENCE = 5;                  /* seconds without a reply after which a fetch connects anew */
+static const int64_t LONGEST = WIRE_MESSAGE + 256; /* limit of a frame, bytes: CURVE adds a little to a message */
+static const int64_t LONGEST_REQUEST = 1024;       /* limit of a request, bytes; handshakes are the longest */
+static const double PATIENCE = 5;                  /* seconds without a reply until a fetch reconnects */
 
 typedef struct fetch {
     transport_state state;
-    bool begins; /* a socket is wanted */
+    bool begins; /* a socket is to be opened */
     void *socket;
     char endpoint[256], key[KEYS_TEXT];
     wire_kind kind;
@@ -32,14 +32,14 @@ typedef struct fetch {
     uint64_t nonce;
     const transport_part *parts;
     int count;
-    /* the next slice to ask for, and the next that is to arrive: replies come in the order of requests */
+    /* next slice to request, and next to arrive: replies come in the order of requests */
     uint64_t asked, arrived;
     int ask_part, arrive_part;
     int64_t ask_first, arrive_first;
     double heard;
 } fetch;
 
-/* In front of an answer's bytes, until ZeroMQ has no more use for them. */
+/* Precedes an answer's bytes until ZeroMQ has sent them. */
 typedef struct answer {
     atomic_llong *all, *of_key;
     int64_t bytes;
@@ -49,19 +49,19 @@ struct transport {
     transport_options options;
     void *zmq, *server, *zap;
     gate *gate;
-    atomic_llong queued, *queued_by; /* bytes of answers that wait: of all, and of each trusted key */
+    atomic_llong queued, *queued_by; /* bytes of waiting answers: in total, and by trusted key */
     char endpoint[256];
-    worker worker; /* its lock is that of the fetches, and of what is served */
+    worker worker; /* its lock guards the fetches and the served data */
     fetch *fetches;
     zmq_pollitem_t *polled;
     atomic_llong sent, received, refused;
-    double allowance, allowed_at; /* bytes that may be served by now */
+    double allowance, allowed_at; /* bytes that may be served now */
     int complaints;
 };
 
 /* ---- refusing ---------------------------------------------------------------------------------------------------- */
 
-/* Counted always, said a few times: nobody fills the log from outside. */
+/* Counts every refusal and logs a few: outsiders cannot fill the log. */
 static void refuse(transport *t, const char *what, const char *why)
 {
     enum { SAID = 20 };
@@ -70,7 +70,7 @@ static void refuse(transport *t, const char *what, const char *why)
         log_warn("islands: refused %s: %s%s", what, why, t->complaints == SAID ? " (no more will be said)" : "");
 }
 
-/* ---- who may talk to us: ZAP (rfc.zeromq.org/spec/27) ------------------------------------------------------------ */
+/* ---- authentication of peers: ZAP (rfc.zeromq.org/spec/27) ------------------------------------------------------- */
 
 enum { ZAP_FRAMES = 7, ZAP_BYTES = 256 };
 
@@ -96,7 +96,7 @@ static void receive_zap(zap_request *r, void *socket)
     }
 }
 
-/* version, request, domain, address, identity, mechanism, the client's key */
+/* Answers frames of version, request, domain, address, identity, mechanism and the client's key. */
 static void answer_zap(transport *t)
 {
     zap_request r;
@@ -119,13 +119,13 @@ static void answer_zap(transport *t)
     zmq_send(t->zap, r.frame[1], whole ? (size_t)r.length[1] : 0, ZMQ_SNDMORE);
     zmq_send(t->zap, code, 3, ZMQ_SNDMORE);
     zmq_send(t->zap, "", 0, ZMQ_SNDMORE);
-    zmq_send(t->zap, user, strlen(user), ZMQ_SNDMORE); /* every message has it: key_of */
+    zmq_send(t->zap, user, strlen(user), ZMQ_SNDMORE); /* returned with every message: key_of */
     zmq_send(t->zap, "", 0, 0);
 }
 
 /* ---- serving ----------------------------------------------------------------------------------------------------- */
 
-/* May a slice be sent now? A tenth of a second's allowance is kept at most. */
+/* True if a slice may be sent now. Keeps at most a tenth of a second's allowance. */
 static bool allowed(transport *t)
 {
     double rate = t->options.bandwidth, now = clock_seconds();
@@ -138,7 +138,7 @@ static bool allowed(transport *t)
     return t->allowance >= WIRE_MESSAGE;
 }
 
-/* On a thread of ZeroMQ. */
+/* Runs on a thread of ZeroMQ. */
 static void end_answer(void *data, void *hint)
 {
     AUTO_FREE answer *a = hint;
@@ -147,7 +147,7 @@ static void end_answer(void *data, void *hint)
     atomic_fetch_sub(a->of_key, a->bytes);
 }
 
-/* A message of so many bytes, which counts until it is sent or dropped. */
+/* Makes a message of `bytes` bytes, which counts as queued until it is sent or dropped. */
 static bool make_answer(zmq_msg_t *out, transport *t, size_t bytes, int key)
 {
     answer *a = malloc(sizeof *a + bytes);
@@ -163,7 +163,7 @@ static bool make_answer(zmq_msg_t *out, transport *t, size_t bytes, int key)
     return true;
 }
 
-/* Which trusted key the sender of a message has shown. */
+/* Returns the trusted key that a message's sender has shown. */
 static int key_of(const transport *t, zmq_msg_t *message)
 {
     const char *user = zmq_msg_gets(message, "User-Id");
@@ -171,7 +171,7 @@ static int key_of(const transport *t, zmq_msg_t *message)
     return key >= 0 && key < t->options.keys->count ? key : 0;
 }
 
-/* May another answer wait for the key's islands? */
+/* True if another answer may wait for the key's islands. */
 static bool has_room(transport *t, int key)
 {
     int64_t most = TRANSPORT_QUEUED, of_key = t->options.keys->count > 1 ? most / 2 : most;
@@ -205,7 +205,7 @@ static void reply(transport *t, zmq_msg_t *from, wire_message *m, int key)
     atomic_fetch_add(&t->sent, (long long)length);
 }
 
-/* One message of the server's socket: the sender's identity, then the request. False: there is none. */
+/* Serves one message of the server's socket: the sender's identity, then the request. False: there is none. */
 static bool serve_one(transport *t)
 {
     zmq_msg_t from, message;
@@ -243,7 +243,7 @@ static void set(void *socket, int option, int value)
          zmq_strerror(zmq_errno()));
 }
 
-/* `longest`: bytes of a frame that it takes. */
+/* `longest`: limit of a frame, bytes. */
 static void bound(void *socket, int64_t longest)
 {
     set(socket, ZMQ_LINGER, 0);
@@ -268,7 +268,7 @@ static void connect_to(transport *t, fetch *f)
     zmq_setsockopt(f->socket, ZMQ_CURVE_SERVERKEY, f->key, KEYS_TEXT - 1);
     zmq_setsockopt(f->socket, ZMQ_CURVE_PUBLICKEY, t->options.keys->mine, KEYS_TEXT - 1);
     zmq_setsockopt(f->socket, ZMQ_CURVE_SECRETKEY, t->options.keys->secret, KEYS_TEXT - 1);
-    f->asked = f->arrived; /* what was asked for and has not come is asked for again */
+    f->asked = f->arrived; /* slices without a reply are requested again */
     f->ask_part = f->arrive_part;
     f->ask_first = f->arrive_first;
     f->heard = clock_seconds();
@@ -282,7 +282,7 @@ static int32_t slice_at(const transport_part *p, int64_t first)
     return (int32_t)(p->bytes - first < WIRE_SLICE ? p->bytes - first : WIRE_SLICE);
 }
 
-/* Parts without bytes are passed over. */
+/* Skips parts without bytes. */
 static void advance(int *part, int64_t *first, const fetch *f, int64_t by)
 {
     *first += by;
@@ -331,7 +331,7 @@ static void accept_reply(transport *t, fetch *f, const uint8_t *data, int64_t le
         refuse(t, "a reply", status_message());
         return;
     }
-    if (m.number > f->arrived) { /* one before it is lost: from there again */
+    if (m.number > f->arrived) { /* an earlier slice is lost: go back to it */
         f->begins = true;
         return;
     }
@@ -371,7 +371,7 @@ static void work_on(transport *t, fetch *f)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-/* What may be waited for. Without allowance requests wait in their queues. */
+/* Lists the sockets to poll. Without allowance requests wait in their queues. */
 static int list_sockets(transport *t)
 {
     int n = 0;
@@ -420,9 +420,9 @@ static void run_thread(void *context)
         disconnect(&t->fetches[i]);
 }
 
-/* ---- this node's address: that from which it would speak to another ------------------------------------------- */
+/* ---- this node's address, as its route to another node shows it -------------------------------------------------- */
 
-/* "http://USER:PASSWORD@HOST:PORT/" -> HOST, PORT */
+/* Splits "http://USER:PASSWORD@HOST:PORT/" into HOST and PORT. */
 static void split_address(char *host, char *port, size_t bytes, const char *url)
 {
     const char *from = strstr(url, "://");
@@ -442,7 +442,7 @@ static void split_address(char *host, char *port, size_t bytes, const char *url)
     snprintf(port, bytes, "%.*s", colon > 0 ? (int)(length - colon) : 4, colon > 0 ? from + colon : "2379");
 }
 
-/* A datagram socket that is connected sends nothing, but knows its own end. */
+/* Returns the local end of a connected datagram socket, which sends no packet. */
 static char *own_end(const struct addrinfo *to)
 {
     struct sockaddr_storage own;
@@ -532,7 +532,7 @@ void transport_close(transport *t)
     zmq_ctx_term(t->zmq);
     free(t->fetches);
     free(t->polled);
-    free(t->queued_by); /* the context has ended: no answer is left */
+    free(t->queued_by); /* the context has ended: no answer remains */
     free(t);
 }
 
@@ -557,7 +557,7 @@ void transport_fetch(transport *t, int which, const char *endpoint, const char *
 {
     WORKER_HELD(&t->worker);
     fetch *f = &t->fetches[which];
-    void *socket = f->socket; /* the thread's to close */
+    void *socket = f->socket; /* the thread closes it */
     *f = (fetch){.state = TRANSPORT_WORKING,
                  .begins = true,
                  .socket = socket,
@@ -567,7 +567,7 @@ void transport_fetch(transport *t, int which, const char *endpoint, const char *
                  .parts = what->parts,
                  .count = what->count};
     snprintf(f->endpoint, sizeof f->endpoint, "%s", endpoint);
-    log_make_printable(f->endpoint); /* somebody else has written it */
+    log_make_printable(f->endpoint); /* foreign text */
     snprintf(f->key, sizeof f->key, "%s", key);
     MUST(getrandom(&f->nonce, sizeof f->nonce, 0) == sizeof f->nonce, "the system has no random numbers");
     advance(&f->ask_part, &f->ask_first, f, 0);

@@ -23,7 +23,7 @@ typedef struct work {
     uint32_t *sum; /* [blocks] CRC32C */
 } work;
 
-/* What the threads share is under the pool's lock. */
+/* Threads access it under the pool's lock. */
 typedef struct job {
     const char *bucket;
     const download_item *item;
@@ -69,7 +69,7 @@ static status fetch_block(job *j, int i, int64_t block, object_store *s, char *b
     return write_at(&j->work[i], buffer, bytes, block * BLOCK);
 }
 
-/* Eight bytes that say how long the header is, little end first, and the header. */
+/* Fetches eight bytes of header length, little-endian, and the header. */
 static status fetch_header(job *j, int i, object_store *s)
 {
     enum { MOST = 100 << 20 };
@@ -88,7 +88,7 @@ static status fetch_header(job *j, int i, object_store *s)
     return ftruncate(j->work[i].file, item->bytes) == 0 ? STATUS_OK : fail_write(j->work[i].part);
 }
 
-/* What the store says of an object that has been fetched. */
+/* Checks the store's facts about an object after it was fetched. */
 static status check_version(const job *j, const download_item *item, uint32_t all, object_store *s)
 {
     object_facts o;
@@ -103,7 +103,7 @@ static status check_version(const job *j, const download_item *item, uint32_t al
     return STATUS_OK;
 }
 
-/* All blocks are there: the whole is held to the caller's checksum, or else to the store's. */
+/* Once all blocks are there, checks the whole against the caller's checksum, or else the store's. */
 static status check_whole(const job *j, int i, object_store *s, int *fault)
 {
     const download_item *item = &j->item[i];
@@ -121,7 +121,7 @@ static status check_whole(const job *j, int i, object_store *s, int *fault)
                                   item->key));
 }
 
-/* What must have a checksum of the caller's has it on the disk, too. */
+/* Also reads the file back from the disk if the caller gave a checksum. */
 static status finish(job *j, int i, object_store *s, char *buffer, int *fault)
 {
     work *w = &j->work[i];
@@ -140,7 +140,7 @@ static status finish(job *j, int i, object_store *s, char *buffer, int *fault)
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
-/* The next piece of the first file that has one; -1: there is none. The lock is held. */
+/* Takes the next piece of the first file that has one; -1: there is none. The lock is held. */
 static int take(job *j, int64_t *block, status *opened)
 {
     for (int i = 0; i < j->count; i++) {
@@ -199,7 +199,7 @@ static void tell(void *context)
         j->watcher->progress(j->watcher->context, j->bytes_done);
 }
 
-/* A file that is still open is not whole. */
+/* Closes files; one that is still open is not whole. */
 static void dispose(job *j)
 {
     for (int i = 0; i < j->count; i++) {

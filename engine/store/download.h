@@ -1,8 +1,8 @@
-/* Objects of a bucket into files on this machine, several at once, in blocks.
+/* Downloads objects of a bucket into files on this machine, several at once, in blocks.
  *
- * A file takes its name when all of it is there, is as long as the object and has its checksum (if the store says one),
- * and has been synced; until then it is NAME.part, which is removed if something fails. Where the caller knows the
- * checksum, the file is held to that one, and read back from the disk.
+ * A file gets its name once it is complete, has the object's length and checksum (if the store states one), and has
+ * been synced; until then it is NAME.part, which is removed on failure. A checksum of the caller's replaces the
+ * store's, and the file is then read back from the disk.
  */
 #pragma once
 
@@ -15,25 +15,25 @@
 typedef struct download_item {
     const char *key, *etag, *path;
     int64_t bytes;
-    bool header; /* of a safetensors file its header only; the rest of the file is a hole */
+    bool header; /* fetches a safetensors file's header only; the rest is a hole */
     bool has_crc32c;
-    uint32_t crc32c; /* what the bytes must have, by the caller */
+    uint32_t crc32c; /* checksum that the caller requires */
 } download_item;
 
 typedef struct download_watcher {
-    void (*finished)(void *context, int item); /* a file has its name; one call at a time; NULL: nobody asks */
-    void (*progress)(void *context, int64_t bytes_done); /* now and then; NULL: nobody asks */
-    double every; /* seconds between two of these, and one at the end; 0: 5, and none */
+    void (*finished)(void *context, int item);           /* a file has its name; one call at a time; or NULL */
+    void (*progress)(void *context, int64_t bytes_done); /* now and then; or NULL */
+    double every; /* seconds between two progress calls, and one at the end; 0: every 5 seconds, and none at the end */
     void *context;
 } download_watcher;
 
-/* What has failed. */
+/* The cause of a failure. */
 typedef enum download_fault {
     DOWNLOAD_ELSEWHERE, /* the disk, the credentials, this machine */
-    DOWNLOAD_UNREAD,    /* an object could not be read: it is the object, the store or the way there */
-    DOWNLOAD_DAMAGED,   /* an object is not what it must be */
+    DOWNLOAD_UNREAD,    /* an object could not be read: the object, the store or the way there failed */
+    DOWNLOAD_DAMAGED,   /* an object has the wrong bytes */
 } download_fault;
 
-/* `mode`: of the files, before the umask. `fault`, which may be NULL, is set if it fails. */
+/* `mode`: of the files, before the umask. On failure `fault` is set, unless NULL. */
 status download(const char *bucket, const download_item *items, int count, mode_t mode, const download_watcher *watcher,
                 download_fault *fault);

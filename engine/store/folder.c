@@ -22,9 +22,9 @@
 #include "memory/units.h"
 
 enum { MOST_FILES = 100000 };
-static const int64_t LEFT_FREE = 1 << 30; /* bytes of the disk */
+static const int64_t LEFT_FREE = 1 << 30; /* disk space to leave free, bytes */
 
-#define INDEX ".fetched.json" /* what the folder's files are: {"url": ..., "files": {NAME: {"bytes", "etag"}}} */
+#define INDEX ".fetched.json" /* index of the folder's files: {"url": ..., "files": {NAME: {"bytes", "etag"}}} */
 
 typedef struct fetch {
     const char *url;
@@ -32,23 +32,23 @@ typedef struct fetch {
     folder_part part;
     object_store *s;
     object_listing list;
-    char *folder;  /* on this machine */
-    json_t *index; /* of INDEX */
+    char *folder;  /* local path */
+    json_t *index; /* contents of INDEX */
     download_item *item;
     int items;
-    int64_t bytes, there; /* of all files; of those that are here already */
+    int64_t bytes, there; /* total; already here */
     double begun;
 } fetch;
 
 /* ---- which objects ----------------------------------------------------------------------------------------------- */
 
-/* A name that can be one of a file within the folder. */
+/* True if the name can be a file's within the folder. */
 static bool is_file_name(const char *name)
 {
     return reading_is_name(name) && strlen(name) < 200;
 }
 
-/* The weights of other programs, which repeat those in safetensors files, are left out. */
+/* Skips other programs' weights, which repeat those in safetensors files. */
 static bool is_needed(const char *name)
 {
     static const char *const others[] = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite"};
@@ -79,7 +79,7 @@ static void go_down(fetch *f, const char *name)
     f->prefix = prefix;
 }
 
-/* Into the checkpoint that `latest` names. */
+/* Moves the prefix to the checkpoint that `latest` names. */
 static status go_to_latest(fetch *f)
 {
     AUTO_FREE char *key = must_format("%slatest", f->prefix), *name = NULL;
@@ -167,7 +167,7 @@ static status write_index(const fetch *f)
     return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
-/* Is the file of this name here, and of the same version? A store that says no ETag has no versions. */
+/* True if the file of this name is here in the same version. A store without ETags has no versions. */
 static bool is_here(const fetch *f, const char *name, const object_entry *e)
 {
     struct stat facts;
@@ -178,7 +178,7 @@ static bool is_here(const fetch *f, const char *name, const object_entry *e)
     return there && etag && *etag && strcmp(etag, e->etag) == 0;
 }
 
-/* What the store no longer has is removed, so that no file of an older version stands among the new. */
+/* Removes files that the store no longer has, so that no file of an older version stands among the new. */
 static status remove_others(const fetch *f)
 {
     const char *name;
@@ -247,11 +247,11 @@ static void note_finished(void *context, int item)
     const download_item *it = &f->item[item];
     json_object_set_new(json_object_get(f->index, "files"), it->key + strlen(f->prefix),
                         json_pack("{s:s, s:I}", "etag", it->etag, "bytes", (json_int_t)it->bytes));
-    if (write_index(f) != STATUS_OK) /* it is fetched again then */
+    if (write_index(f) != STATUS_OK) /* it is then fetched again */
         log_warn("%s", status_message());
 }
 
-/* To standard error: what the command makes may go to standard output. */
+/* Prints to standard error, since the command's output may go to standard output. */
 static void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 static void tell(const char *format, ...)

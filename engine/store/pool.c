@@ -41,7 +41,7 @@ status pool_run(const pool_task *task, int *fault)
     worker_lock(&p.worker);
     p.running -= task->threads - p.worker.threads;
     if (p.worker.threads > 0)
-        s = STATUS_OK; /* fewer do as well */
+        s = STATUS_OK; /* fewer threads suffice */
     for (double next = clock_seconds() + task->every; p.running > 0 && !atomic_load(&p.worker.stop);)
         if (!task->tell)
             (void)worker_wait(&p.worker);

@@ -14,9 +14,9 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* BLOCKS_HANDS: threads that fetch, and the caller's. BLOCKS_SLOTS: blocks in memory, which are used while the folder
- * fails or where there is none; where it works, a few. IN_ORDER: as many for who reads in order, whose next
- * BLOCKS_ORDER_AHEAD are fetched ahead. */
+/* BLOCKS_HANDS: number of fetching threads, and the caller's. BLOCKS_SLOTS: blocks in memory, used while the folder
+ * fails or without one; a working folder needs few. IN_ORDER: slots for a sequential reader, which fetches the next
+ * BLOCKS_ORDER_AHEAD ahead. */
 enum {
     BLOCKS_HANDS = 5,
     BLOCKS_READER = BLOCKS_HANDS - 1,
@@ -37,8 +37,8 @@ struct blocks_object {
     bool has_crc32c, came_damaged;
     uint32_t crc32c;
     struct blocks_object *next;
-    /* where all blocks are held to the store's checksum, under the lock; else NULL */
-    int64_t unknown; /* blocks whose checksums are not known */
+    /* set where all blocks must match the store's checksum, under the lock; else NULL */
+    int64_t unknown; /* blocks with unknown checksums */
     bool *known;     /* [blocks] */
     uint32_t *sum;   /* [blocks] */
 };
@@ -54,17 +54,17 @@ typedef struct slot {
     char *bytes;
 } slot;
 
-/* A block that will be read: in the order in which they are. */
+/* A block that will be read, listed in reading order. */
 typedef struct expected_block {
     blocks_object *object;
     int64_t block;
     bool begun;
 } expected_block;
 
-/* What a thread fetches with. */
+/* A fetching thread's state. */
 typedef struct hand {
     blocks *owner;
-    int locks; /* a descriptor of the folder's locks; -1: none */
+    int locks; /* descriptor of the folder's locks; -1: none */
     object_store *store[BLOCKS_BUCKETS];
 } hand;
 
@@ -76,17 +76,17 @@ struct blocks {
     blocks_object *objects;
     hand hand[BLOCKS_HANDS];
 
-    worker worker; /* its lock is of all below */
+    worker worker; /* guards all members below */
     slot slot[BLOCKS_SMALL_SLOTS];
-    int slots, ahead, most_ahead; /* most_ahead: in memory */
+    int slots, ahead, most_ahead; /* most_ahead: limit in memory */
     int64_t slot_bytes;
     uint64_t uses;
     expected_block expected[BLOCKS_MOST_AHEAD];
     blocks_counts counts;
-    double write_after; /* the folder is not written to before */
+    double write_after; /* earliest time of the next write to the folder */
     bool told, told_damage, distrusted;
 
-    /* The reader's: a chunk of a file. */
+    /* One chunk of a file, used by the reader. */
     char *chunk;
     blocks_object *chunk_object;
     int64_t chunk_block, chunk_number;
@@ -100,7 +100,7 @@ static int64_t block_bytes(const blocks_object *o, int64_t block)
     return left < o->block ? left : o->block;
 }
 
-/* The threads are to end, or the caller has told the reader to. */
+/* True if the threads are to end, or the caller has told the reader to. */
 static bool is_stopped(const blocks *b)
 {
     const atomic_bool *told = b->settings.limits.stop;
@@ -126,7 +126,7 @@ static void tell(blocks *b, const char *why)
         log_warn("data.cache: %s: blocks are read from the store into memory meanwhile, and are not kept", why);
 }
 
-/* The folder could not be written to: not tried again for a minute. */
+/* Notes that a write to the folder failed, and pauses writing for a minute. */
 static void rest_disk(blocks *b, int error)
 {
     if (atomic_load(&b->worker.stop))
@@ -139,7 +139,7 @@ static void rest_disk(blocks *b, int error)
     tell(b, why);
 }
 
-/* The folder, as far as is known. Under the lock. */
+/* True unless the folder is known to fail. The lock is held. */
 static bool works(const blocks *b)
 {
     return b->disk && !b->distrusted && clock_seconds() >= b->write_after;
@@ -157,8 +157,8 @@ static bool may_read(blocks *b)
     return b->disk && !b->distrusted;
 }
 
-/* A chunk whose checksum is wrong: its file goes, and the block is fetched again. A disk that does so again and again
- * is not read any more. */
+/* Removes the file of a chunk with a wrong checksum, so that the block is fetched again. A disk that fails so again and
+ * again is read no more. */
 static void drop_damaged(blocks *b, const blocks_object *o, int64_t block)
 {
     blocks_name name = name_of(o, block);
@@ -186,8 +186,7 @@ static slot *find_slot(blocks *b, const blocks_object *o, int64_t block)
     return NULL;
 }
 
-/* The slot that is empty, or was not used for longest; NULL: all are being filled. Where the folder works, few slots
- * are ever touched. */
+/* Returns the empty or least recently used slot; NULL: all are being filled. A working folder touches few slots. */
 static slot *take_slot(blocks *b)
 {
     int count = works(b) ? BLOCKS_HANDS + 1 : b->slots;
@@ -202,7 +201,7 @@ static slot *take_slot(blocks *b)
     return best;
 }
 
-/* A slot to be filled with the block; NULL: it is in memory already, or stop. */
+/* Returns a slot to fill with the block; NULL: it is in memory already, or stop. */
 static slot *claim_slot(blocks *b, blocks_object *o, int64_t block)
 {
     slot *s = NULL;
@@ -265,7 +264,7 @@ static status fetch(hand *h, const blocks_object *o, void *to, int64_t offset, i
     return object_read(to, store, o->key, offset, bytes, o->etag);
 }
 
-/* Stores say the checksum of an object, not of a range of it: it is compared when each block has been fetched once. */
+/* Compares checksums once each block has been fetched: stores state one for an object, not for a range of it. */
 static status check_sum(blocks_object *o, int64_t block, const void *data)
 {
     uint32_t sum = o->sum ? crc32c(0, data, block_bytes(o, block)) : 0, all = 0;
@@ -286,7 +285,8 @@ static status check_sum(blocks_object *o, int64_t block, const void *data)
                              o->owner->bucket[o->bucket], o->key);
 }
 
-/* Waits until no other process or thread fetches the block: *there: its file has come. true: its lock is held. */
+/* Waits until no other process or thread fetches the block. True: this thread holds its lock; *there: its file has
+ * come. */
 static bool lock_block(bool *there, hand *h, const blocks_name *name, int64_t bytes)
 {
     blocks *b = h->owner;
@@ -321,7 +321,7 @@ static void keep(hand *h, const blocks_name *name, const void *data, int64_t byt
         rest_disk(b, errno);
 }
 
-/* The block into memory and the folder, unless it is there. */
+/* Fetches the block into memory and the folder, unless it is there. */
 static status bring(hand *h, blocks_object *o, int64_t block)
 {
     blocks *b = h->owner;
@@ -355,7 +355,7 @@ static int find_expected(const blocks *b, const blocks_object *o, int64_t block)
     return -1;
 }
 
-/* As many as the folder, or memory, has room for until they are read. */
+/* Blocks fetched ahead: at most the number for which the folder, or memory, has room until they are read. */
 static int most_ahead(blocks *b, const blocks_object *o)
 {
     int64_t most = works(b) ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->most_ahead;
@@ -385,7 +385,7 @@ void blocks_expect_nothing(blocks *b)
     worker_unlock(&b->worker);
 }
 
-/* The next block that nobody has begun; false: stop. */
+/* Waits for the next block that no thread has begun; false: stop. */
 static bool wait_for_expected(blocks *b, blocks_object **o, int64_t *block)
 {
     WORKER_HELD(&b->worker);
@@ -402,7 +402,7 @@ static bool wait_for_expected(blocks *b, blocks_object **o, int64_t *block)
     return false;
 }
 
-/* What cannot be fetched is tried again, and its failure told, by who reads it. */
+/* Fetches expected blocks. After a failure the block's reader tries again and reports. */
 static void fetch_ahead(void *argument)
 {
     hand *h = argument;
@@ -418,7 +418,7 @@ static void fetch_ahead(void *argument)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* Bytes of one chunk from the folder. */
+/* Copies bytes of one chunk from the folder. */
 static bool copy_from_disk(blocks *b, void *to, blocks_object *o, int64_t block, int64_t within, int64_t bytes)
 {
     const blocks_name name = name_of(o, block);
@@ -447,12 +447,12 @@ static bool copy_from_chunk(const blocks *b, void *to, const blocks_object *o, i
     return true;
 }
 
-/* Bytes of one chunk, from where they are or come to be. */
+/* Copies bytes of one chunk from memory or the folder, or waits until they are there. */
 static status read_piece(blocks_object *o, void *to, int64_t block, int64_t within, int64_t bytes)
 {
     blocks *b = o->owner;
     double began = 0;
-    /* The block is read now. */
+    /* The block is being read now. */
     worker_lock(&b->worker);
     int at = find_expected(b, o, block);
     if (at >= 0) {
@@ -492,7 +492,7 @@ status blocks_read(blocks_object *o, void *to, int64_t offset, int64_t bytes)
     }
     int64_t left = o->bytes - offset - bytes, most = BLOCKS_ORDER_AHEAD * o->block;
     if (o->owner->settings.use == BLOCKS_IN_ORDER && left > 0) {
-        blocks_expect_nothing(o->owner); /* what was passed over is of no use */
+        blocks_expect_nothing(o->owner); /* drops expectations of skipped blocks */
         (void)blocks_expect(o, offset + bytes, left < most ? left : most);
     }
     return STATUS_OK;
@@ -517,7 +517,7 @@ static status find_bucket(int *out, blocks *b, const char *bucket)
     return STATUS_OK;
 }
 
-/* Takes `key`. */
+/* Takes ownership of `key`. */
 static void add_object(blocks_object **out, blocks *b, int bucket, char *key, const object_facts *facts, int64_t block)
 {
     blocks_object *o = must_calloc(1, sizeof *o);
@@ -530,7 +530,7 @@ static void add_object(blocks_object **out, blocks *b, int bucket, char *key, co
                          .crc32c = facts->crc32c,
                          .next = b->objects};
     memcpy(o->etag, facts->etag, sizeof o->etag);
-    /* What stands for this version of the object, cut into such blocks. */
+    /* Identifies this version of the object, cut into blocks of this size. */
     char hex[SIGNATURE_HEX];
     AUTO_FREE char *text =
         must_format("%s/%s\n%s\n%lld\n%lld", b->bucket[bucket], key, o->etag, (long long)o->bytes, (long long)o->block);
@@ -575,7 +575,7 @@ uint32_t blocks_version(const blocks_object *o)
 
 /* ---- whole objects ----------------------------------------------------------------------------------------------- */
 
-/* Is each chunk of a whole object's file what it was? */
+/* Maps a whole object's file, and verifies each of its chunks. */
 static bool map_whole(blocks_file *out, blocks *b, const blocks_object *o)
 {
     const blocks_name name = name_of(o, -1);
@@ -598,8 +598,8 @@ static bool map_whole(blocks_file *out, blocks *b, const blocks_object *o)
     return false;
 }
 
-/* All bytes, piece by piece, into memory, or into a file; its checksum must be the store's. *kept: the file has all of
- * them. */
+/* Fetches all bytes piece by piece into memory or a file, and checks them against the store's checksum. *kept: the file
+ * has all of them. */
 static status fetch_whole(bool *kept, hand *h, blocks_object *o, char *memory, int file)
 {
     blocks *b = h->owner;
@@ -748,7 +748,7 @@ void blocks_close(blocks *b)
 
 /* ---- one object -------------------------------------------------------------------------------------------------- */
 
-/* A store says only in answer to GET that there is no such bucket. */
+/* Asks by GET, since a store reports a missing bucket only in answer to GET. */
 static status look_at_one(object_facts *out, object_store *s, const char *bucket, const char *key)
 {
     char byte;

@@ -19,17 +19,17 @@
 enum { MOST_FILES = 1 << 16, PATH = 4096, NAME = 80 };
 static const double ADMISSION = 10; /* seconds */
 
-/* A file of the folder, as blocks are removed. */
+/* A file of the folder, as eviction sees it. */
 typedef struct entry {
-    int64_t used, bytes; /* used: when, in nanoseconds; only their order counts */
+    int64_t used, bytes; /* used: time in nanoseconds; only the order counts */
     blocks_name name;
     bool unfinished;
 } entry;
 
 struct blocks_disk {
     char *folder;
-    int64_t bytes;  /* that it may take */
-    entry *entries; /* [MOST_FILES], for whoever holds the admission lock */
+    int64_t bytes;  /* capacity */
+    entry *entries; /* [MOST_FILES], used under the admission lock */
     pthread_mutex_t entries_lock;
 };
 
@@ -62,7 +62,7 @@ const char *blocks_disk_folder(const blocks_disk *d)
 
 /* ---- locks ------------------------------------------------------------------------------------------------------- */
 
-/* Which byte of the file `lock` is a block's: blocks that share one by chance wait for each other. */
+/* Returns the byte of the file `lock` that locks a block: blocks that share one by chance wait for each other. */
 static off_t lock_byte(const blocks_name *name)
 {
     char file[NAME];
@@ -102,7 +102,7 @@ static bool is_held(int descriptor, const blocks_name *name)
     return fcntl(descriptor, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
 }
 
-/* The lock for adding blocks; who holds it is done in moments, unless it is stopped: then errno is ETIMEDOUT. */
+/* Takes the lock for adding blocks. Its holder is done in moments, unless it is stopped: then errno is ETIMEDOUT. */
 static bool lock_admission(int descriptor)
 {
     for (double until = clock_seconds() + ADMISSION; !set_lock(descriptor, 0, F_WRLCK);) {
@@ -119,7 +119,7 @@ static bool lock_admission(int descriptor)
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
-/* "OBJECT-BLOCK", "OBJECT-whole", each with or without ".tmp"; false: another file, which is left alone. */
+/* Parses "OBJECT-BLOCK" or "OBJECT-whole", each with or without ".tmp"; false: a foreign file, which is left alone. */
 static bool parse_name(entry *out, const char *file)
 {
     enum { HEX = BLOCKS_HEX - 1 };
@@ -135,7 +135,7 @@ static bool parse_name(entry *out, const char *file)
     return strcmp(again, file) == 0;
 }
 
-/* The entries as a heap whose first was not used for longest. */
+/* Restores the heap, ordered by time with the least recently used entry first. */
 static void sift(entry *heap, int count, int at)
 {
     for (int child; (child = 2 * at + 1) < count; at = child) {
@@ -149,8 +149,8 @@ static void sift(entry *heap, int count, int at)
     }
 }
 
-/* What the folder takes, and its files that may be removed. A file .tmp whose lock nobody holds is what a process has
- * left that is no more: it goes. */
+/* Returns the folder's bytes and lists its files that may be removed. Removes each .tmp file with an unheld lock, since
+ * its process has ended. */
 static int64_t scan(int *count, blocks_disk *d, int locks)
 {
     int64_t sum = 0;
@@ -174,7 +174,7 @@ static int64_t scan(int *count, blocks_disk *d, int locks)
     return sum;
 }
 
-/* Removes blocks until the folder takes at most `most` bytes; what it takes then. */
+/* Removes blocks until the folder takes at most `most` bytes; returns the bytes that it then takes. */
 static int64_t evict(blocks_disk *d, int locks, int64_t most)
 {
     int count;
@@ -194,7 +194,7 @@ static int64_t evict(blocks_disk *d, int locks, int64_t most)
     return sum;
 }
 
-/* `bytes` more: counted before they are there, so that a process that is killed leaves too high a number. */
+/* Makes room for `bytes` more. Counts them before they are written, so a killed process leaves too high a number. */
 static bool make_room(blocks_disk *d, int locks, int64_t bytes)
 {
     int64_t used = 0;
@@ -222,7 +222,7 @@ static int64_t file_bytes(int64_t bytes)
     return bytes + (bytes + BLOCKS_CHUNK - 1) / BLOCKS_CHUNK * (int64_t)sizeof(uint32_t);
 }
 
-/* A descriptor of a file of the right length, or -1 with errno (EBADF: it has another). */
+/* Returns a descriptor of a file of the right length, or -1 with errno (EBADF: wrong length). */
 static int open_file(const blocks_disk *d, const blocks_name *name, int64_t bytes)
 {
     char path[PATH];
@@ -326,7 +326,7 @@ bool blocks_disk_remove(const blocks_disk *d, const blocks_name *name)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Can it be written to, and locked? What processes have left that are no more goes, and what is too much. */
+/* Checks that the folder can be written and locked. Removes files left by ended processes, and evicts any excess. */
 static bool try_folder(blocks_disk *d)
 {
     AUTO_CLOSE locks = blocks_disk_descriptor(d); /* and unlocked */

@@ -32,7 +32,7 @@ bool account_same(const account *a, const account *b)
     return same_text(a->id, b->id) && same_text(a->secret, b->secret) && same_text(a->token, b->token);
 }
 
-/* A variable that is set and not empty; else NULL. */
+/* Returns a variable that is set and not empty; else NULL. */
 static const char *variable(const char *name)
 {
     const char *value = getenv(name);
@@ -41,7 +41,7 @@ static const char *variable(const char *name)
 
 /* ---- AWS's files ------------------------------------------------------------------------------------------------- */
 
-/* What one profile says; texts that are there already stay. */
+/* Takes one line of a profile; values that are already set stay. */
 static void take_line(account *p, const char *name, const char *value)
 {
     const struct {
@@ -54,7 +54,7 @@ static void take_line(account *p, const char *name, const char *value)
             *known[i].to = must_strdup(value);
 }
 
-/* Without space at both ends, in place. */
+/* Strips space at both ends, in place. */
 static char *trim(char *text)
 {
     while (isspace((unsigned char)*text))
@@ -64,7 +64,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* "[NAME]", or "[profile NAME]" in the file of the configuration */
+/* Matches "[NAME]", or "[profile NAME]" in the configuration file. */
 static bool names_profile(char *line, const char *name)
 {
     line[strcspn(line, "]")] = 0;
@@ -74,8 +74,8 @@ static bool names_profile(char *line, const char *name)
     return strcmp(inside, name) == 0;
 }
 
-/* Lines "name = value" of the profile's section; lines that begin with space belong to the line before, and none of
- * those is asked for. */
+/* Takes the lines "name = value" of the profile's section. Skips lines that begin with space, which continue the line
+ * before. */
 static void take_lines(bool *found, account *p, char *text, const char *name)
 {
     bool inside = false;
@@ -94,7 +94,7 @@ static void take_lines(bool *found, account *p, char *text, const char *name)
     }
 }
 
-/* A file that is not there says nothing. */
+/* Reads a file; one that does not exist adds no values. */
 static status take_file(bool *found, account *p, const char *path, const char *name)
 {
     AUTO_FREE char *text = NULL;
@@ -115,7 +115,7 @@ static char *path_of(const char *name, const char *within_home)
 
 /* ---- one account ------------------------------------------------------------------------------------------------- */
 
-/* They become lines of headers. */
+/* Rejects unprintable characters: the texts become lines of headers. */
 static status check_printable(const char *what, const char *text, const char *from)
 {
     for (const char *at = text ? text : ""; *at; at++)
@@ -175,8 +175,8 @@ static status take_keys(account *out, const account *p, bool found, const char *
                        found ? "profile" : "there is no profile", name, files, found ? " has no keys" : "");
 }
 
-/* Where systems keep the certificates of authorities: a program that was built on one may run on another. NULL: where
- * the library looks by itself. */
+/* Finds the system's certificate authorities: a program built on one system may run on another. NULL: libcurl searches
+ * by itself. */
 static const char *find_authorities(void)
 {
     static const char *const places[] = {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",

@@ -1,4 +1,4 @@
-/* What the files of the scheme s3:// share: one call, which is tried until it is answered, and its answer
+/* Shared by the files of the scheme s3://: one call, which is retried until it is answered, and its answer
  * (s3_request.c). */
 #pragma once
 
@@ -12,14 +12,14 @@ struct object_store {
     char *bucket;
     account who;
     object_limits limits;
-    double clock_offset; /* seconds that the store's clock is ahead of this machine's */
-    bool reached;        /* it has answered anything at all */
+    double clock_offset; /* seconds the store's clock is ahead of this machine's */
+    bool reached;        /* the store has answered at least once */
     object_counts counts;
 };
 
 enum { S3_CALL_PAIRS = 6 };
 
-/* A request. `key` "" asks the bucket. */
+/* A request; `key` "" addresses the bucket. */
 typedef struct s3_call {
     const char *method, *doing; /* doing: for messages, "cannot DOING s3://..." */
     const char *key;
@@ -27,63 +27,63 @@ typedef struct s3_call {
     int queries, headers;
     const void *body;
     int64_t body_bytes;
-    /* A range: its bytes go to `to`, if that is not NULL, and `got` of them are there. */
+    /* A range: its bytes go to `to`, unless NULL; `got` of them have arrived. */
     char *to;
     int64_t offset, wanted, got;
-    bool whole; /* the range is all of the object, and is asked for without saying so: the store has its checksum */
-    char etag[OBJECT_ETAG]; /* of the version that a range must be of; "": the first answer's */
-    bool has_crc32c;        /* of the whole object, as the first answer says it */
+    bool whole; /* the range is the whole object, requested without a Range header: the store then sends its checksum */
+    char etag[OBJECT_ETAG]; /* version that the range must have; "": the first answer's */
+    bool has_crc32c;        /* the first answer states the whole object's checksum */
     uint32_t crc32c;
-    bool may_miss;      /* 404 is an answer */
-    bool may_refuse;    /* 412 is an answer */
+    bool may_miss;      /* 404 is not a failure */
+    bool may_refuse;    /* 412 is not a failure */
     bool may_fail_late; /* an answer 200 may hold an error */
-    bool once;          /* it is not tried again */
+    bool once;          /* not retried */
 } s3_call;
 
-/* What a text that becomes part of a message, a path or a header may be, at most. */
+/* Limit of a text that becomes part of a message, a path or a header. */
 enum { S3_WORD = 128 };
 
 typedef struct s3_reply {
     long code;
-    int64_t length; /* of the object, by Content-Length or Content-Range; -1: not said */
-    int64_t begins; /* of a range; -1: not said */
+    int64_t length; /* object's length, by Content-Length or Content-Range; -1: not said */
+    int64_t begins; /* start of the range; -1: not said */
     char etag[OBJECT_ETAG], crc32c[S3_WORD], checksum_type[S3_WORD], region[S3_WORD], error[S3_WORD],
         message[2 * S3_WORD], request[S3_WORD];
     double retry_after;
-    double date;    /* of the store, seconds since 1970; 0: not said */
+    double date;    /* store's clock, seconds since 1970; 0: not said */
     char *text;     /* the body, unless it went to call->to; NULL: none */
-    int64_t bytes;  /* of the text */
+    int64_t bytes;  /* length of `text` */
     char why[1024]; /* the last failure */
 } s3_reply;
 
-/* Asks until there is an answer that the call allows for; fails with the whole sentence. The reply is the caller's to
- * free by s3_reply_free in either case. */
+/* Asks until there is an answer that the call allows for; fails with a complete message. The caller frees the reply by
+ * s3_reply_free in either case. */
 status s3_perform(s3_reply *out, object_store *s, s3_call *c);
-/* The same, of which only that matters. */
+/* Likewise, without returning the reply. */
 status s3_do(object_store *s, s3_call *c);
-/* The failure of a call for a reason of its caller's: "cannot DOING s3://... at HOST: why". */
+/* Fails a call for the caller's reason: "cannot DOING s3://... at HOST: why". */
 status s3_refuse(const object_store *s, const s3_call *c, const char *why);
 
 void s3_reply_free(s3_reply *r);
-/* Base64 of the checksum, most significant byte first, as headers have it: 8 digits and a 0. */
+/* Writes the checksum in base64, most significant byte first, as headers have it: 8 digits and a 0. */
 void s3_checksum_text(char out[9], uint32_t crc32c);
-/* Of the whole object; false: the answer does not say it. */
+/* Reads the whole object's checksum; false: the answer does not state it. */
 bool s3_object_checksum(uint32_t *crc32c, const s3_reply *r);
-/* The text of an element, if it is short and printable; else out is "". */
+/* Copies the text of an element, if it is short and printable; else out is "". */
 void s3_take_word(char *out, size_t room, const char *text);
-/* A size; -1: it is none. */
+/* Parses a size; -1: not a number. */
 int64_t s3_number(const char *text);
 
 /* ---- xml.c ---- */
 
-/* The XML of a store's answers, as far as they have it: elements with text, no attributes that matter, no DTD.
+/* Reads the XML subset of a store's answers: elements with text; attributes are irrelevant, a DTD is refused.
  *
- * What a server says is not trusted: depth, names and texts are bounded, a DOCTYPE and what does not nest are refused.
+ * The server is not trusted: depth, names and texts are bounded; a DOCTYPE and bad nesting are refused.
  */
 
-/* An element has ended: `path` is the names from the root to it ("ListBucketResult/Contents/Key"), `text` its own text,
- * decoded, valid during the call. */
+/* Called at an element's end: `path` is the names from the root to it ("ListBucketResult/Contents/Key"), `text` its own
+ * text, decoded, valid during the call. */
 typedef status xml_taker(void *context, const char *path, const char *text);
 
-/* Fails with what `take` fails with, or says at which byte the text is no XML. */
+/* Fails with the status of `take`, or reports the byte at which the text is not XML. */
 status xml_read(const char *text, int64_t bytes, xml_taker *take, void *context);

@@ -1,4 +1,4 @@
-/* Lists: ListObjectsV2, page by page; nothing of a page is believed that was not asked for. */
+/* Lists objects by ListObjectsV2, page by page; entries that were not asked for are refused. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +15,10 @@ typedef struct page {
     object_listing *list;
     int64_t room, most;
     const char *prefix;
-    bool deep, listed, coded, truncated; /* coded: keys have %XX, as was asked for */
-    object_entry entry;                  /* what is read of the object at hand */
+    bool deep, listed, coded, truncated; /* coded: keys have %XX, as requested */
+    object_entry entry;                  /* the entry being read */
     char token[KEY];
-    const char *wrong; /* what the page says that it may not; NULL: nothing */
+    const char *wrong; /* error in the page; NULL: none */
 } page;
 
 static int hex(char c)
@@ -26,7 +26,7 @@ static int hex(char c)
     return c >= '0' && c <= '9' ? c - '0' : isxdigit((unsigned char)c) ? tolower((unsigned char)c) - 'a' + 10 : -1;
 }
 
-/* In place, "+" too; false: what follows a '%' is no number, or a key holds a 0 or another control character. */
+/* Decodes in place, "+" too; false: bad digits after a '%', or a key with a 0 or another control character. */
 static bool decode(char *text, bool coded)
 {
     char *to = text;
@@ -85,7 +85,7 @@ static status take_text(page *p, char **to, const char *text)
     return STATUS_OK;
 }
 
-/* Some stores say the ETag without its quotes. */
+/* Takes an ETag; some stores omit the quotes. */
 static void take_etag(page *p, const char *text)
 {
     bool quoted = strchr(text, '"') != NULL;
@@ -125,7 +125,7 @@ static status take(void *context, const char *path, const char *text)
     return STATUS_OK;
 }
 
-/* What the page has added, when all of it is read: the encoding may be said at its end. */
+/* Checks the entries that the page has added, after all of it is read: the encoding may be stated at its end. */
 static status check_page(page *p, int64_t from)
 {
     if (!p->listed)
@@ -162,7 +162,7 @@ static status fetch_page(page *p, object_store *s)
     p->listed = p->coded = p->truncated = false;
     p->token[0] = 0;
     TRY(s3_perform(&r, s, &c));
-    c.key = p->prefix; /* for messages */
+    c.key = p->prefix; /* used in messages */
     p->entry = (object_entry){.bytes = -1};
     status read = xml_read(r.text ? r.text : "", r.bytes, take, p);
     forget(&p->entry);

@@ -16,7 +16,7 @@ bool object_is_url(const char *path)
     return strncmp(path, "s3://", 5) == 0;
 }
 
-/* Names of buckets of AWS are stricter; other stores have small and large letters and '_'. */
+/* Accepts bucket names of all stores: AWS is stricter; others allow upper-case letters and '_'. */
 static bool is_bucket(const char *name)
 {
     size_t length = strlen(name);
@@ -89,8 +89,7 @@ static status look(s3_reply *r, object_store *s, const char *key)
     return s3_perform(r, s, &c);
 }
 
-/* An answer to HEAD has no body that would say why: the first byte is asked for, whose answer has one. Something may be
- * set right by that. */
+/* Requests the first byte, since an answer to HEAD has no body to state the reason. This may also correct a cause. */
 static status ask_why(object_store *s, const char *key)
 {
     char byte;
@@ -166,7 +165,7 @@ status object_put(object_store *s, const char *key, const void *data, int64_t by
     return put(s, key, data, bytes, false);
 }
 
-/* Looks before and after: for stores that pass over the condition, and for answers that were lost. */
+/* Looks before and after, for stores that ignore the condition and for lost answers. */
 status object_put_new(bool *made, object_store *s, const char *key, const void *data, int64_t bytes)
 {
     object_facts o = {0};

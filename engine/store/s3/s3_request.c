@@ -1,4 +1,4 @@
-/* One call: signed, sent, and tried again where that may help; what an answer says, and what is to be done about it. */
+/* One call: signs and sends it, reads the answer, and retries where that may help. */
 #include <ctype.h>
 #include <endian.h>
 #include <math.h>
@@ -18,25 +18,25 @@ enum { MOST_TEXT = 16 << 20, SLOW = 1024, MOST_HEADERS = S3_CALL_PAIRS + 10 };  
 static const double CONNECT = 10, STALL = 30, LONGEST_PAUSE = 10, LONGEST_RETRY_AFTER = 60; /* seconds */
 static const double UNREACHED = 15; /* seconds: a store that has never answered is a wrong address */
 
-/* One try of a call. */
+/* One attempt at a call. */
 typedef struct attempt {
     object_store *s;
     s3_call *c;
     s3_reply *r;
-    int64_t from;       /* where the rest of a range begins */
-    const char *broken; /* what is wrong with the answer, where this end has closed the connection */
+    int64_t from;       /* start of the rest of a range */
+    const char *broken; /* fault in the answer, if this end has closed the connection */
 } attempt;
 
 typedef enum s3_verdict {
     S3_ANSWERED,
-    S3_AGAIN,         /* after a pause */
-    S3_AGAIN_AT_ONCE, /* something was set right */
-    S3_FAILED,        /* s3_reply.why says why */
+    S3_AGAIN,         /* retry after a pause */
+    S3_AGAIN_AT_ONCE, /* retry: a cause was corrected */
+    S3_FAILED,        /* s3_reply.why has the reason */
 } s3_verdict;
 
-/* ---- what an answer says ----------------------------------------------------------------------------------------- */
+/* ---- reading an answer ------------------------------------------------------------------------------------------- */
 
-/* A name that may stand in front of AWS's: one label of small letters, digits and hyphens. */
+/* True if the name may precede AWS's host: one label of small letters, digits and hyphens. */
 static bool is_label(const char *name)
 {
     return *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-")] && *name != '-';
@@ -63,7 +63,7 @@ int64_t s3_number(const char *text)
     return digits > 0 && digits < 19 && !text[digits] ? strtoll(text, NULL, 10) : -1;
 }
 
-/* "bytes 0-99/1234" */
+/* Parses "bytes 0-99/1234". */
 static void take_range(s3_reply *r, const char *value)
 {
     long long first, last, all;
@@ -110,7 +110,7 @@ static status take_error(void *context, const char *path, const char *text)
     return STATUS_OK;
 }
 
-/* The body's <Error>; false: it is no XML. */
+/* Reads the body's <Error>; false: it is not XML. */
 static bool read_error(s3_reply *r)
 {
     return xml_read(r->text, r->bytes, take_error, r) == STATUS_OK;
@@ -123,9 +123,9 @@ void s3_reply_free(s3_reply *r)
     r->bytes = 0;
 }
 
-/* ---- what an answer means ---------------------------------------------------------------------------------------- */
+/* ---- interpreting an answer -------------------------------------------------------------------------------------- */
 
-/* Errors by the store's name for them, and what a person can do; %s: where the credentials come from. */
+/* Advice to the user by the store's name of an error; %s: the source of the credentials. */
 static const struct {
     const char *error, *advice;
     s3_verdict verdict;
@@ -158,7 +158,7 @@ static const struct {
     {"XAmzContentChecksumMismatch", "", S3_AGAIN},
 };
 
-/* The same of answers without a name. */
+/* Advice for answers without an error name. */
 static const struct {
     long code;
     const char *name;
@@ -170,7 +170,7 @@ static const struct {
     {503, "ServiceUnavailable", S3_AGAIN}, {504, "Gateway Timeout", S3_AGAIN},
 };
 
-/* Server's words that might repeat a credential are left out. */
+/* True if the server's words might repeat a credential; they are then left out. */
 static bool has_secret(const object_store *s, const char *text)
 {
     const char *const secrets[] = {s->who.id, s->who.secret, s->who.token};
@@ -180,7 +180,7 @@ static bool has_secret(const object_store *s, const char *text)
     return false;
 }
 
-/* With the source of the credentials in the place of "%s". */
+/* Replaces "%s" by the source of the credentials. */
 static void advise(char *out, size_t room, const char *advice, const char *source)
 {
     const char *gap = strstr(advice, "%s");
@@ -216,7 +216,7 @@ static s3_verdict explain(const object_store *s, s3_reply *r)
     return v;
 }
 
-/* The files of the credentials may have been renewed since they were read. */
+/* Reads the credentials again: their files may have been renewed. */
 static s3_verdict renew(object_store *s)
 {
     account now = {0};
@@ -224,7 +224,7 @@ static s3_verdict renew(object_store *s)
         account_wipe(&now);
         return S3_FAILED;
     }
-    char *region = s->who.region; /* as the store has said, maybe */
+    char *region = s->who.region; /* maybe the region that the store has named */
     s->who.region = now.region;
     now.region = region;
     account_wipe(&s->who);
@@ -232,7 +232,7 @@ static s3_verdict renew(object_store *s)
     return S3_AGAIN_AT_ONCE;
 }
 
-/* The region becomes part of a host's name. */
+/* Changes the region, which becomes part of a host's name. */
 static s3_verdict move(object_store *s, s3_reply *r)
 {
     if (!is_label(r->region) || strlen(r->region) > 40 || strcmp(r->region, s->who.region) == 0) {
@@ -279,11 +279,11 @@ void s3_checksum_text(char out[9], uint32_t crc32c)
     EVP_EncodeBlock((unsigned char *)out, (const unsigned char *)&lies, sizeof lies);
 }
 
-/* What is no checksum's text is not written as it by us, either. */
+/* Decodes a checksum, and rejects a text that differs from our encoding of it. */
 static bool checksum_of(uint32_t *crc32c, const char *text)
 {
     uint32_t lies = 0;
-    unsigned char decoded[6]; /* with what the padding stands for */
+    unsigned char decoded[6]; /* includes the padding's bytes */
     char again[9];
     if (strlen(text) == 8 && EVP_DecodeBlock(decoded, (const unsigned char *)text, 8) == sizeof decoded)
         memcpy(&lies, decoded, sizeof lies);
@@ -292,15 +292,15 @@ static bool checksum_of(uint32_t *crc32c, const char *text)
     return strcmp(again, text) == 0;
 }
 
-/* The checksum of an object of parts ("..."-N is its ETag) is one of the parts' checksums unless its type is said. */
+/* Reads an object's checksum. An object of parts (ETag "..."-N) has its parts' checksums unless the type is stated. */
 bool s3_object_checksum(uint32_t *crc32c, const s3_reply *r)
 {
     bool of_parts = strchr(r->etag, '-') && strcmp(r->checksum_type, "FULL_OBJECT") != 0;
     return !of_parts && checksum_of(crc32c, r->crc32c);
 }
 
-/* What follows must be of the same version; the checksum of a range that is the whole object is said by the answer to
- * its first request only. */
+/* Notes the version that later answers must have. Only the answer to the first request states the checksum of a range
+ * that is the whole object. */
 static void note_version(s3_call *c, const s3_reply *r)
 {
     if (!c->to || r->code / 100 != 2)
@@ -313,7 +313,7 @@ static void note_version(s3_call *c, const s3_reply *r)
 
 static s3_verdict judge_range(s3_call *c, s3_reply *r)
 {
-    if (c->got == c->wanted) { /* are they the object's? */
+    if (c->got == c->wanted) { /* compares with the object's checksum */
         if (!c->has_crc32c || crc32c(0, c->to, c->wanted) == c->crc32c)
             return S3_ANSWERED;
         snprintf(r->why, sizeof r->why, "the bytes do not have the checksum that the store says");
@@ -342,7 +342,7 @@ static s3_verdict judge_transport(attempt *a, http_answer *answer)
     return answer->hopeless || stopped || broken ? S3_FAILED : S3_AGAIN;
 }
 
-/* What came of a try: judges it, and sets right what may be (credentials, region, clock). */
+/* Classifies the result of an attempt, and corrects credentials, region or clock where possible. */
 static s3_verdict judge(attempt *a, http_answer *answer)
 {
     s3_reply *r = a->r;
@@ -360,9 +360,9 @@ static s3_verdict judge(attempt *a, http_answer *answer)
     return judge_error(a->s, r);
 }
 
-/* ---- where ------------------------------------------------------------------------------------------------------- */
+/* ---- endpoint ---------------------------------------------------------------------------------------------------- */
 
-/* Scheme and host ("https://HOST:PORT"), and the path of the bucket ("" or "/BUCKET", behind an endpoint's own). */
+/* Returns scheme and host ("https://HOST:PORT"), and the bucket's path ("" or "/BUCKET", after the endpoint's own). */
 static void locate(char **origin, char **folder, const object_store *s)
 {
     const char *endpoint = s->who.endpoint, *region = s->who.region;
@@ -380,7 +380,7 @@ static void locate(char **origin, char **folder, const object_store *s)
     *folder = own_host ? must_strdup("") : must_format("/%s", s->bucket);
 }
 
-/* As the header Host has it: without the scheme's own port. */
+/* Returns the header Host: without the scheme's default port. */
 static char *host_of(const char *origin)
 {
     bool secure = strncmp(origin, "https", 5) == 0;
@@ -391,7 +391,7 @@ static char *host_of(const char *origin)
     return host;
 }
 
-/* ---- what comes and goes ----------------------------------------------------------------------------------------- */
+/* ---- sending and receiving --------------------------------------------------------------------------------------- */
 
 static void on_header(void *context, const char *name, const char *value)
 {
@@ -408,18 +408,18 @@ static http_took break_off(attempt *a, const char *why)
     return HTTP_BROKEN;
 }
 
-/* Of a range; all else is the answer's text. */
+/* Takes a range's bytes; any other body is the answer's text. */
 static http_took on_body(void *context, long code, const char *data, int64_t bytes)
 {
     attempt *a = context;
     s3_call *c = a->c;
     if (!c->to || (code != 200 && code != 206))
         return HTTP_PASSED;
-    bool said = code == 206 || a->r->begins >= 0; /* some stores answer 200 to a range, and say which it is */
+    bool said = code == 206 || a->r->begins >= 0; /* some stores answer 200 to a range, and state it elsewhere */
     if (said ? a->r->begins != a->from : a->from > 0)
         return break_off(a, said ? "the store answers with another range than was asked for"
                                  : "the store does not read ranges (it answers 200 to one)");
-    if (*c->etag && *a->r->etag && strcmp(c->etag, a->r->etag) != 0) /* some stores pass over If-Match */
+    if (*c->etag && *a->r->etag && strcmp(c->etag, a->r->etag) != 0) /* some stores ignore If-Match */
         return break_off(a, "the object has been replaced since it was looked at");
     if (bytes > c->wanted - c->got)
         return break_off(a, "the store sends more than was asked for");
@@ -474,7 +474,7 @@ static void make_headers(headers *h, const object_store *s, const s3_call *c, co
     add_header(h, "range", h->range);
 }
 
-/* To be freed by its caller, whose header it is; NULL: nobody asks. */
+/* Returns the header, which the caller frees; NULL: anonymous. */
 static char *add_signature(headers *h, const object_store *s, const s3_call *c, const char *path)
 {
     const signature_key key = {s->who.id, s->who.secret, s->who.region, "s3"};
@@ -529,7 +529,7 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
         *a->r->error = 0;
 }
 
-/* ---- again and again --------------------------------------------------------------------------------------------- */
+/* ---- retrying ---------------------------------------------------------------------------------------------------- */
 
 static double random_half(void)
 {

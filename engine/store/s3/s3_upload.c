@@ -1,4 +1,4 @@
-/* Objects in parts. */
+/* Uploads objects in parts. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ enum { MOST_ID = 1024 };
 typedef struct part {
     int64_t bytes; /* -1: it is not there yet */
     char etag[OBJECT_ETAG], crc32c[9];
-    bool has_crc32c; /* the store has said it, too */
+    bool has_crc32c; /* also confirmed by the store */
 } part;
 
 struct object_upload {
@@ -36,7 +36,7 @@ static void free_upload(object_upload *u)
 
 static status take_id(void *context, const char *path, const char *text)
 {
-    const char *name = strchr(path, '/'); /* stores differ in the name of the root */
+    const char *name = strchr(path, '/'); /* stores differ in the root's name */
     if (name && strcmp(name, "/UploadId") == 0)
         s3_take_word(context, MOST_ID, text);
     return STATUS_OK;
@@ -86,8 +86,8 @@ status object_upload_part(object_upload *u, object_store *s, int number, const v
 
 /* ---- end --------------------------------------------------------------------------------------------------------- */
 
-/* The ETag that stores give to an object of parts, the MD5 of the parts' MD5s and their number, in quotes; "" where a
- * part's ETag is no MD5. */
+/* Computes the ETag that stores give to an object of parts: the MD5 of the parts' MD5s and their number, in quotes; ""
+ * if a part's ETag is not an MD5. */
 static void expected_etag(char out[OBJECT_ETAG], const object_upload *u)
 {
     AUTO_FREE unsigned char *sums = must_alloc(16 * (unsigned long)u->parts);
@@ -132,7 +132,7 @@ static char *list_of_parts(const object_upload *u)
     return text;
 }
 
-/* Is the object there, and the one that the parts make? An answer that was lost may have said so. */
+/* Checks that the object exists and has the parts' bytes: the answer to its completion may have been lost. */
 static status check_object(object_store *s, const object_upload *u, const s3_call *c, bool answered)
 {
     object_facts o;
@@ -197,7 +197,7 @@ typedef struct open_uploads {
     object_store *s;
     const char *prefix;
     int count;
-    char *key, *id; /* that have been read of the next one */
+    char *key, *id; /* of the next upload, as read so far */
     status aborted;
 } open_uploads;
 
@@ -210,7 +210,7 @@ static void free_uploads(open_uploads *o)
 static status take_upload(void *context, const char *path, const char *text)
 {
     open_uploads *o = context;
-    path = strchr(path, '/') ? strchr(path, '/') + 1 : ""; /* within the root */
+    path = strchr(path, '/') ? strchr(path, '/') + 1 : ""; /* path within the root */
     char **to = strcmp(path, "Upload/Key") == 0 ? &o->key : strcmp(path, "Upload/UploadId") == 0 ? &o->id : NULL;
     if (to) {
         free(*to);
@@ -220,12 +220,12 @@ static status take_upload(void *context, const char *path, const char *text)
         return STATUS_OK;
     AUTO_FREE char *key = TAKE(o->key), *id = TAKE(o->id);
     if (strncmp(key, o->prefix, strlen(o->prefix)) != 0)
-        return STATUS_OK; /* it was not asked for */
+        return STATUS_OK; /* not requested */
     o->count++;
     return o->aborted = abort_one(o->s, key, id, false);
 }
 
-/* One page, of at most 1,000. */
+/* Aborts one page of at most 1,000 uploads. */
 static status abort_page(int *count, object_store *s, const char *prefix)
 {
     RELEASED_BY(s3_reply_free) s3_reply r = {0};

@@ -49,7 +49,7 @@ static int compare(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-/* The texts one after another with `between` between them, into one; they are freed. */
+/* Joins the texts, separated by `between`, and frees them. */
 static char *join(char **text, int count, const char *between)
 {
     size_t bytes = 1;
@@ -65,7 +65,7 @@ static char *join(char **text, int count, const char *between)
     return out;
 }
 
-/* Sorted by name, then by value: '=' is behind every encoded byte's '%' but before letters, so names are compared with
+/* Sorts by name, then by value. '=' sorts after every encoded byte's '%' but before letters, so names are compared with
  * a 1 in its place. */
 char *signature_query(const http_pair *query, int queries)
 {
@@ -80,7 +80,7 @@ char *signature_query(const http_pair *query, int queries)
     return join(text, queries, "&");
 }
 
-/* Sorted lines "name:value" (into *lines, each with its end) and the names with ";" between. */
+/* Writes sorted lines "name:value" (into *lines, each with its end), and the names separated by ";". */
 static void canonical_headers(char **lines, char **names, const signature_request *r)
 {
     AUTO_FREE char **line = must_calloc((unsigned long)r->headers + 1, sizeof *line);

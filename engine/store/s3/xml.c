@@ -12,12 +12,12 @@ typedef struct reader {
     XML_Parser parser;
     xml_taker *take;
     void *context;
-    status taken;      /* what `take` has failed with */
-    const char *wrong; /* what expat would allow */
+    status taken;      /* failure returned by `take` */
+    const char *wrong; /* refused although expat would allow it */
     char path[MOST_PATH];
     int depth;
-    size_t from[MOST_DEPTH]; /* where in `path` the name of each depth begins */
-    char text[MOST_TEXT];    /* of the innermost element, since its beginning or its last child's end */
+    size_t from[MOST_DEPTH]; /* start in `path` of each depth's name */
+    char text[MOST_TEXT];    /* text of the innermost element, since its beginning or its last child's end */
     size_t used;
 } reader;
 
@@ -54,7 +54,7 @@ static void on_text(void *context, const char *text, int bytes)
     r->used += (size_t)bytes;
 }
 
-/* Also of an empty element whose beginning was refused. */
+/* Also called for an empty element with a refused beginning. */
 static void on_end(void *context, const char *name)
 {
     reader *r = context;
@@ -83,7 +83,7 @@ status xml_read(const char *text, int64_t bytes, xml_taker *take, void *context)
     XML_SetElementHandler(r.parser, on_begin, on_end);
     XML_SetCharacterDataHandler(r.parser, on_text);
     XML_SetStartDoctypeDeclHandler(r.parser, on_doctype);
-    int64_t space = 0; /* by which stores keep a connection open */
+    int64_t space = 0; /* some stores send spaces to keep a connection open */
     while (space < bytes && strchr(" \t\r\n", text[space]))
         space++;
     bool good = XML_Parse(r.parser, text + space, (int)(bytes - space), true) == XML_STATUS_OK;

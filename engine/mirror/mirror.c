@@ -22,9 +22,9 @@
 #include "memory/scope.h"
 
 enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 19, MOST_NAME = 256, MOST_LINE = 1024 };
-static const double FIRST_PAUSE = 2, LONGEST_PAUSE = 120; /* seconds after a failure */
+static const double FIRST_PAUSE = 2, LONGEST_PAUSE = 120; /* seconds to wait after a failure */
 
-/* The lines of a manifest's files (manifest.c), one after another. */
+/* A cursor over the lines of a manifest's files (manifest.c). */
 typedef struct lines_of_files {
     const char *at, *end;
 } lines_of_files;
@@ -34,15 +34,15 @@ struct mirror {
     char start[MANIFEST_RUN], *folder, *checkpoints;
     int keep, keep_every;
     mirror_owner owner;
-    bool held, tidied; /* the thread's */
+    bool held, tidied; /* used by the thread */
 
-    /* of uploads */
-    int64_t part;          /* bytes of a part, and of each buffer */
-    char *buffer[HELPERS]; /* allocated at the beginning: nothing as large is allocated while steps are under way */
-    _Atomic int64_t done;  /* bytes of the present one */
-    const char *to;        /* its name in the mirror */
-    int opened;            /* its folder, a descriptor */
-    lines_of_files files;  /* its next ones, under the pool's lock */
+    /* uploads */
+    int64_t part;          /* size of a part and of each buffer, bytes */
+    char *buffer[HELPERS]; /* allocated at the start: no such size is allocated during steps */
+    _Atomic int64_t done;  /* bytes done of the present checkpoint */
+    const char *to;        /* name in the mirror */
+    int opened;            /* descriptor of its folder */
+    lines_of_files files;  /* the next files, under the pool's lock */
 
     /* shared with the thread, under the lock */
     worker worker;
@@ -50,7 +50,7 @@ struct mirror {
     int64_t next_bytes, present_bytes;
     mirror_facts facts;
     bool reported_behind;
-    bool hurries; /* somebody waits for the end */
+    bool hurries; /* a caller waits for the end */
 };
 
 typedef struct helper {
@@ -68,7 +68,7 @@ static lines_of_files begin_files(const mapping *text)
     return (lines_of_files){found ? found + strlen(head) : NULL, begin + text->bytes};
 }
 
-/* {"name":"model-00000.safetensors","bytes":1234,"crc32c":"01234567"} of one line; *there false: none is left. */
+/* Reads one line {"name":"model-00000.safetensors","bytes":1234,"crc32c":"01234567"}; *there false: no line is left. */
 static status next_file(manifest_file *out, char name[MOST_NAME], bool *there, lines_of_files *l)
 {
     const char *end = l->at ? memchr(l->at, '\n', (size_t)(l->end - l->at)) : NULL;
@@ -94,7 +94,7 @@ static status next_file(manifest_file *out, char name[MOST_NAME], bool *there, l
     return good ? STATUS_OK : status_fail(STATUS_FAILED, "its manifest cannot be read");
 }
 
-/* Bytes of a checkpoint's files, by its manifest; 0: it cannot be read. */
+/* Sums the bytes of a checkpoint's files by its manifest; 0: it cannot be read. */
 static int64_t bytes_of(const mirror *m, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s/manifest.json", m->checkpoints, name);
@@ -118,7 +118,7 @@ static status read_part(int file, char *to, int64_t offset, int64_t bytes)
     return STATUS_OK;
 }
 
-/* `whole`: the checksum of all before the last part is in *crc; a file that is another one is not to be published. */
+/* *crc: the checksum of all bytes before the last part. Fails before a file with other bytes is published. */
 static status check_sum(const manifest_file *f, uint32_t crc)
 {
     return !f->has_crc32c || f->crc32c == crc
@@ -187,7 +187,7 @@ static status help(void *context, pool *p, object_store *s, int thread, int *fau
     manifest_file f;
     char name[MOST_NAME];
     (void)fault;
-    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* training goes first */
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* training has priority */
     while (!atomic_load(&p->worker.stop)) {
         bool there;
         worker_lock(&p->worker);
@@ -203,7 +203,7 @@ static status help(void *context, pool *p, object_store *s, int thread, int *fau
 
 /* ---- a checkpoint ----------------------------------------------------------------------------------------------- */
 
-/* Is the checkpoint of that name in the mirror this one? *there: there is one at all. */
+/* Looks for a checkpoint of that name in the mirror. *there: one exists; *same: it is this one. */
 static status look_for_same(bool *there, bool *same, mirror *m, object_store *s, const mapping *text, const char *name)
 {
     object_facts o;
@@ -221,7 +221,7 @@ static status look_for_same(bool *there, bool *same, mirror *m, object_store *s,
     return STATUS_OK;
 }
 
-/* NAME, or NAME-2, ... where there is another checkpoint of that name, which stays until this one is there. */
+/* Chooses NAME, or NAME-2, ... if another checkpoint has that name, which stays until this one is there. */
 static status choose_name(char to[MIRROR_NAME], bool *same, mirror *m, object_store *s, const mapping *text,
                           const char *name)
 {
@@ -245,7 +245,7 @@ static status check_holder(bool *shut_out, const mirror *m, object_store *s)
     return mine ? STATUS_OK : status_fail(STATUS_FAILED, "another start of this run has taken %s over", m->prefix.url);
 }
 
-/* The manifest is on the disk as a whole, or it is not there. */
+/* Uploads a checkpoint; its manifest is on the disk whole, or not at all. */
 static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror *m, object_store *s, const mapping *text,
                              const char *name)
 {
@@ -268,9 +268,9 @@ static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror *m, ob
     return object_put(s, last, text->data, text->bytes);
 }
 
-/* The checkpoint of that name, which may be there already: `to` becomes its name in the mirror. The folder is opened
- * once, and every file is held to the checksum that the manifest has of it, so that a checkpoint that is replaced or
- * removed meanwhile is never mirrored in part: the upload fails, and what is there of it is no checkpoint. */
+/* Uploads the checkpoint of that name, unless the mirror has it: `to` becomes its name there. Opens the folder once and
+ * checks every file against the manifest's checksum, so that a checkpoint replaced or removed meanwhile is never
+ * mirrored in part: the upload fails, and its objects are no checkpoint. */
 static status upload(char to[MIRROR_NAME], bool *shut_out, mirror *m, object_store *s, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", m->checkpoints, name), *listed = must_format("%s/manifest.json", path);
@@ -285,7 +285,7 @@ static status upload(char to[MIRROR_NAME], bool *shut_out, mirror *m, object_sto
     return result == STATUS_OK ? result : status_context(result, "%s is not mirrored", name);
 }
 
-/* A small file of the run's folder, as it is now; larger ones and those that are not there are left out. */
+/* Uploads a small file of the run's folder as it is now; skips larger and missing ones. */
 static status put_text(mirror *m, object_store *s, const char *name)
 {
     struct stat about;
@@ -299,7 +299,7 @@ static status put_text(mirror *m, object_store *s, const char *name)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-/* A start that began while the store could not be asked asks now. */
+/* Takes hold of the mirror now, if the store could not be reached when the start began. */
 static status take_hold(mirror *m, object_store *s, bool *for_good)
 {
     RELEASED_BY(mirror_owner_free) mirror_owner there = {0};
@@ -317,7 +317,7 @@ static status take_hold(mirror *m, object_store *s, bool *for_good)
     return STATUS_OK;
 }
 
-/* The checkpoint, `latest`, and what lies around them. */
+/* Uploads the checkpoint, `latest`, and the small files around them. */
 static status mirror_one(mirror *m, const char *name, bool *for_good)
 {
     AUTO(object_store) *s = NULL;
@@ -326,7 +326,7 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
     TRY(take_hold(m, s, for_good));
     TRY(upload(to, for_good, m, s, name));
     TRY(mirror_prefix_set_latest(s, &m->prefix, to));
-    if (!m->tidied) /* what a start that was killed has begun */
+    if (!m->tidied) /* uploads begun by a start that was killed */
         m->tidied = object_upload_abort_all(s, m->prefix.root) == STATUS_OK;
     bool well = put_text(m, s, "config.yaml") == STATUS_OK && put_text(m, s, "events.jsonl") == STATUS_OK &&
                 mirror_prefix_prune(s, &m->prefix, m->keep, m->keep_every) == STATUS_OK;
@@ -347,7 +347,7 @@ static void conclude(mirror *m, status result, bool for_good, double *pause)
         m->facts.step = mirror_prefix_step(m->present);
         m->facts.uploaded++;
     } else if (!atomic_load(&m->worker.stop)) {
-        /* One warning until it is well again. Under the lock. */
+        /* Warns once until it works again. The lock is held. */
         bool first = !m->facts.failing;
         m->facts.failing = true;
         snprintf(m->facts.why, sizeof m->facts.why, "%s", words);
@@ -358,7 +358,7 @@ static void conclude(mirror *m, status result, bool for_good, double *pause)
             log_warn("checkpoint.mirror: %s; training goes on, and it is tried again with the newest checkpoint",
                      words);
         }
-        if (!*m->next) { /* what has failed is tried again, if no newer one has come */
+        if (!*m->next) { /* retries the failed one, unless a newer one has come */
             memcpy(m->next, m->present, sizeof m->next);
             m->next_bytes = m->present_bytes;
         }

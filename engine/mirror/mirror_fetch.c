@@ -12,22 +12,22 @@
 enum { MOST_MANIFEST = 1 << 30, MOST_FILES = 1000000 };
 static const double SHOWN_EVERY = 0.2; /* seconds */
 
-/* One checkpoint that is fetched. */
+/* A checkpoint being fetched. */
 typedef struct job {
     object_store *s;
     const mirror_prefix *prefix;
     const mirror_fetch *how;
-    const char *name; /* in the mirror */
-    char *temporary;  /* on the disk */
+    const char *name; /* name in the mirror */
+    char *temporary;  /* path on the disk */
     char *text;       /* the manifest */
     int64_t text_bytes;
     manifest *manifest;
-    object_listing listing; /* what is there of it */
+    object_listing listing; /* objects found */
     int64_t total;
-    bool damaged; /* the failure is the mirror's, not the disk's or the network's */
+    bool damaged; /* the mirror is at fault, not the disk or the network */
 } job;
 
-/* ---- what is there ----------------------------------------------------------------------------------------------- */
+/* ---- the checkpoint's objects ------------------------------------------------------------------------------------ */
 
 static status damage(job *j, const char *file, const char *what)
 {
@@ -59,7 +59,7 @@ static status read_manifest(job *j)
     return parsed;
 }
 
-/* Is it of this run, and are all files there, as long as the manifest says? */
+/* Checks that it is this run's, and that all files are there with the manifest's lengths. */
 static status check_manifest(job *j)
 {
     const manifest *m = j->manifest;
@@ -79,7 +79,7 @@ static status check_manifest(job *j)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* A failed read of an object is the object's, if the store answers otherwise. The failure's words stay. */
+/* Blames the object for a failed read, if the store answers otherwise. Keeps the failure's message. */
 static void judge(job *j, download_fault fault)
 {
     RELEASED_BY(mirror_owner_free) mirror_owner owner = {0};
@@ -122,7 +122,7 @@ static status fetch_files(job *j)
 
 /* ---- one checkpoint ---------------------------------------------------------------------------------------------- */
 
-/* Whatever had the name has no manifest, or is of a run that has been lost. */
+/* Publishes it. A folder already of that name has no manifest, or belongs to a run that has been lost. */
 static status publish(const job *j, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/manifest.json", j->temporary),
@@ -160,7 +160,7 @@ static void free_job(job *j)
     free(j->temporary);
 }
 
-/* The checkpoint `name` of the mirror, as FOLDER/step-N. */
+/* Fetches the checkpoint `name` of the mirror as FOLDER/step-N. */
 static status fetch(bool *damaged, object_store *s, const mirror_prefix *p, const char *name, const mirror_fetch *how)
 {
     char local[MIRROR_NAME];
@@ -179,7 +179,7 @@ static status set_latest(const char *folder, int64_t step)
     return atomic_replace(path, line, (int64_t)strlen(line));
 }
 
-/* ---- which one --------------------------------------------------------------------------------------------------- */
+/* ---- choosing a checkpoint --------------------------------------------------------------------------------------- */
 
 static void say_trouble(mirror_fetched *out, char *words)
 {
@@ -191,8 +191,7 @@ static void say_trouble(mirror_fetched *out, char *words)
         out->trouble = words;
 }
 
-/* What can be told of a checkpoint by its manifest: step -1, where that is damaged. Fails if the store does not answer.
- */
+/* Reads a checkpoint's place from its manifest; step -1 if that is damaged. Fails if the store does not answer. */
 static status look_at_place(checkpoint_place *out, object_store *s, const mirror_prefix *p, const char *name)
 {
     RELEASED_BY(free_job) job j = {.s = s, .prefix = p, .name = name};
@@ -205,7 +204,7 @@ static status look_at_place(checkpoint_place *out, object_store *s, const mirror
     return j.damaged ? STATUS_OK : result;
 }
 
-/* The mirror's checkpoints while one of them is chosen. */
+/* The mirror's checkpoints during the choice of one. */
 typedef struct choice {
     mirror_fetched *out;
     object_store *s;
@@ -213,8 +212,8 @@ typedef struct choice {
     const mirror_fetch *how;
     char latest[MIRROR_NAME];
     mirror_checkpoints all;
-    checkpoint_place *place; /* [all.count], where looked at; step -1: cannot be told, or has been tried */
-    checkpoint_place head;   /* of the checkpoint whose history counts; step -1: cannot be told */
+    checkpoint_place *place; /* [all.count], if looked at; step -1: unknown, or tried already */
+    checkpoint_place head;   /* checkpoint that defines the history; step -1: unknown */
 } choice;
 
 static int find_latest(const choice *c)
@@ -225,7 +224,7 @@ static int find_latest(const choice *c)
     return -1;
 }
 
-/* Those that are offered where `latest` does not do: those before it. A step after it has been undone, and its branch's
+/* Looks at the checkpoints before `latest`, which may replace it. A step after it has been undone, and its branch's
  * number is taken. */
 static status look_at_others(choice *c, int latest)
 {
@@ -243,7 +242,7 @@ static status look_at_others(choice *c, int latest)
     return STATUS_OK;
 }
 
-/* The latest of those that are left; -1: there is none. */
+/* Returns the latest remaining one; -1: none. */
 static int choose(const choice *c)
 {
     int best = -1;
@@ -257,7 +256,7 @@ static int choose(const choice *c)
     return best;
 }
 
-/* What is damaged is passed over, if that may be. */
+/* Skips damaged checkpoints, if that is allowed. */
 static status try_one(bool *done, choice *c, int i)
 {
     const mirror_checkpoint *x = &c->all.item[i];
@@ -289,7 +288,7 @@ static status try_others(choice *c)
                : status_fail(STATUS_FAILED, "%s; and there is no other checkpoint", c->out->trouble);
 }
 
-/* Than what is there already; of a damaged one the name alone says something. */
+/* True if `latest` may be later than the local one; a damaged one has only its name to go by. */
 static bool may_be_later(const choice *c)
 {
     const checkpoint_place *after = c->how->after;
@@ -335,7 +334,7 @@ status mirror_fetch_newest(mirror_fetched *out, object_store *s, const mirror_pr
     return result;
 }
 
-/* ---- of a URL ---------------------------------------------------------------------------------------------------- */
+/* ---- by URL ------------------------------------------------------------------------------------------------------ */
 
 static status fetch_from(int64_t *step, const char *url, const mirror_prefix *p, object_store *s,
                          const mirror_fetch *how)
@@ -344,7 +343,7 @@ static status fetch_from(int64_t *step, const char *url, const mirror_prefix *p,
     bool damaged;
     mirror_fetched got;
     *step = mirror_prefix_step(slash + 1);
-    if (*step >= 0) { /* PREFIX/step-N: the prefix is what is before it */
+    if (*step >= 0) { /* PREFIX/step-N: the prefix precedes it */
         TRY(fetch(&damaged, s, p, slash + 1, how));
         return set_latest(how->folder, *step);
     }

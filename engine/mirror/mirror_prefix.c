@@ -41,7 +41,7 @@ char *mirror_prefix_key(const mirror_prefix *p, const char *name, const char *fi
     return file ? must_format("%s%s/%s", p->root, name, file) : must_format("%s%s", p->root, name);
 }
 
-/* The step, and which one of that step it is: 1 for a name without a number behind it. */
+/* Parses the step and the number within that step: 1 for a name without one. */
 static bool take_name(int64_t *step, int64_t *turn, const char *name)
 {
     static const char digits[] = "0123456789", begin[] = "step-";
@@ -87,7 +87,7 @@ static void cut_line(char *text)
     text[strcspn(text, "\r\n")] = 0;
 }
 
-/* ---- whose it is ------------------------------------------------------------------------------------------------ */
+/* ---- owner ------------------------------------------------------------------------------------------------------- */
 
 static bool is_id(const char *id)
 {
@@ -129,7 +129,7 @@ status mirror_prefix_owner(mirror_owner *out, object_store *s, const mirror_pref
 
 status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror_owner *mine)
 {
-    json_auto_t *root = /* with the id, so that the same bytes are this run's */
+    json_auto_t *root = /* contains the id, so equal bytes are this run's */
         json_pack("{s:s,s:i,s:s,s:s}", "format", FORMAT, "version", 1, "run", mine->run, "folder", mine->folder);
     MUST(root, "a folder's name that is not UTF-8, or out of host memory");
     AUTO_FREE char *text = json_dumps(root, JSON_COMPACT), *key = mirror_prefix_key(p, "run", NULL);
@@ -199,7 +199,7 @@ static int newest_first(const void *a, const void *b)
     return (mine < others) - (mine > others);
 }
 
-/* "PREFIX/NAME/" of a list, if it is a checkpoint's. */
+/* Adds "PREFIX/NAME/" of a list, if it is a checkpoint's. */
 static status add_entry(mirror_checkpoints *out, object_store *s, const mirror_prefix *p, const object_entry *e)
 {
     mirror_checkpoint c = {.step = -1};
@@ -213,7 +213,7 @@ static status add_entry(mirror_checkpoints *out, object_store *s, const mirror_p
     object_facts last;
     AUTO_FREE char *key = mirror_prefix_key(p, c.name, "manifest.json");
     TRY(object_look(&last, s, key));
-    c.whole = last.there; /* its manifest is written when all else is there */
+    c.whole = last.there; /* its manifest is written last */
     out->item = must_realloc(out->item, (unsigned long)(out->count + 1) * sizeof c);
     out->item[out->count++] = c;
     return STATUS_OK;
@@ -243,7 +243,7 @@ void mirror_prefix_list_free(mirror_checkpoints *l)
 
 /* ---- pruning ---------------------------------------------------------------------------------------------------- */
 
-/* The manifest first: what is half removed is no checkpoint. */
+/* Removes the manifest first: a half-removed folder is then no checkpoint. */
 static status remove_checkpoint(object_store *s, const mirror_prefix *p, const char *name)
 {
     RELEASED_BY(object_listing_free) object_listing all = {0};

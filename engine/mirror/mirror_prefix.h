@@ -1,14 +1,14 @@
 /* Where a run's checkpoints are mirrored: the objects below one prefix of a bucket, which belong to one run.
  *
- *     PREFIX/run                        whose prefix it is: the run's id and its folder's name; written once, if new
+ *     PREFIX/run                        the owner: the run's id and its folder's name; written once, if new
  *     PREFIX/holder                     the start of the run that writes now; another one has ended, or is shut out
  *     PREFIX/step-00000100/...          a checkpoint's files, as they are on the disk; manifest.json last
  *     PREFIX/step-00000100-2/...        the same step again, of a run that went back, where the first is still there
  *     PREFIX/latest                     the name of the newest whole checkpoint, written last
  *     PREFIX/config.yaml, events.jsonl  of the run, for people
  *
- * A folder without a manifest is no checkpoint: a manifest is written when all else is there, and removed first. One
- * handle (engine/store/object.h) is passed to each call; the names are the prefix's until mirror_prefix_free.
+ * A folder without a manifest is no checkpoint: a manifest is written when all else is there, and removed first. Each
+ * call gets a handle (engine/store/object.h); the prefix owns the names until mirror_prefix_free.
  */
 #pragma once
 
@@ -24,44 +24,44 @@ typedef struct mirror_prefix {
     char *root;   /* "PREFIX/" */
 } mirror_prefix;
 
-/* Fails unless it names a bucket and a prefix. */
+/* Fails unless the URL names a bucket and a prefix. */
 status mirror_prefix_make(mirror_prefix *out, const char *url);
 void mirror_prefix_free(mirror_prefix *p); /* one that is all zero is accepted */
-/* PREFIX/NAME, or PREFIX/NAME/FILE; the caller's to free. */
+/* Returns PREFIX/NAME, or PREFIX/NAME/FILE; the caller frees it. */
 char *mirror_prefix_key(const mirror_prefix *p, const char *name, const char *file);
 
 enum { MIRROR_NAME = 64, MIRROR_PATIENCE = 60 /* seconds without progress until a call fails */ };
 
-/* The step of "step-00000100" or "step-00000100-2"; -1: another name. */
+/* Returns the step of "step-00000100" or "step-00000100-2"; -1: another name. */
 int64_t mirror_prefix_step(const char *name);
 
-/* ---- whose it is ---- */
+/* ---- owner ------------------------------------------------------------------------------------------------------- */
 
 typedef struct mirror_owner {
-    char run[MANIFEST_RUN]; /* the run's id; "": the prefix is nobody's */
-    char *folder;           /* its run.folder as that was written, for people; the caller's to free */
+    char run[MANIFEST_RUN]; /* run's id; "": the prefix has no owner */
+    char *folder;           /* its run.folder at that time, for people; the caller frees it */
 } mirror_owner;
 
 void mirror_owner_free(mirror_owner *o); /* one that is all zero is accepted */
 status mirror_prefix_owner(mirror_owner *out, object_store *s, const mirror_prefix *p);
-/* Makes the prefix this run's; fails, by name, if it is another's by now. */
+/* Makes the prefix this run's; fails, naming the owner, if another run has it. */
 status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror_owner *mine);
 
-/* From now on the start `id` writes. */
+/* Makes the start `id` the holder that writes. */
 status mirror_prefix_hold(object_store *s, const mirror_prefix *p, const char *id);
-/* Does it still? */
+/* True if the start still holds it. */
 status mirror_prefix_confirm(bool *mine, object_store *s, const mirror_prefix *p, const char *id);
 
 /* ---- which checkpoints there are ---- */
 
-/* What `latest` names; out is "" where there is no such object. */
+/* Reads the name in `latest`; out is "" if there is no such object. */
 status mirror_prefix_latest(char out[MIRROR_NAME], object_store *s, const mirror_prefix *p);
 status mirror_prefix_set_latest(object_store *s, const mirror_prefix *p, const char *name);
 
 typedef struct mirror_checkpoint {
     char name[MIRROR_NAME];
     int64_t step;
-    bool whole; /* its manifest is there */
+    bool whole; /* its manifest exists */
 } mirror_checkpoint;
 
 typedef struct mirror_checkpoints {
@@ -72,7 +72,7 @@ typedef struct mirror_checkpoints {
 status mirror_prefix_list(mirror_checkpoints *out, object_store *s, const mirror_prefix *p);
 void mirror_prefix_list_free(mirror_checkpoints *l); /* one that is all zero is accepted */
 
-/* As checkpoint_prune (engine/checkpoint/checkpoint_find.h): what is not among the `keep` newest up to what `latest`
- * names is removed, but for multiples of keep_every; so is what has no manifest, or another one of the same step. What
- * `latest` names stays. No upload may be under way. */
+/* Prunes like checkpoint_prune (engine/checkpoint/checkpoint_find.h): up to the checkpoint that `latest` names, keeps
+ * the `keep` newest and multiples of keep_every, and removes the others, folders without a manifest, and duplicates of
+ * a step. Never removes the one that `latest` names. No upload may be under way. */
 status mirror_prefix_prune(object_store *s, const mirror_prefix *p, int keep, int keep_every);

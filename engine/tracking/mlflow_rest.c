@@ -8,7 +8,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* ---- who the run is ---------------------------------------------------------------------------------------------- */
+/* ---- login ------------------------------------------------------------------------------------------------------- */
 
 static const char bearer[] = "Authorization: Bearer ", basic[] = "Authorization: Basic ";
 
@@ -20,7 +20,7 @@ static void wipe_text(char **text)
     *text = NULL;
 }
 
-/* A copy of a variable that is not empty; NULL: there is none. A secret one is removed. */
+/* Copies a variable that is not empty, or returns NULL. Removes a secret one from the environment. */
 static char *take_variable(const char *name, bool secret)
 {
     char *given = getenv(name), *copy = given && *given ? must_strdup(given) : NULL;
@@ -31,7 +31,7 @@ static char *take_variable(const char *name, bool secret)
     return copy;
 }
 
-/* What becomes a line of a header is one line. */
+/* Checks that a header's text is one line. */
 static status check_line(const char *text, const char *name)
 {
     return !text || !log_has_control(text)
@@ -91,7 +91,7 @@ status mlflow_login_check(const mlflow_login *l, const char *address)
                        address, l->user ? "password" : "token");
 }
 
-/* Is a secret in the text, as it is or as it travels? */
+/* True if the text has a secret, as it is or as it travels. */
 static bool holds_secret(const mlflow_login *l, const char *text)
 {
     const char *coded = l->user ? l->header + strlen(basic) : NULL;
@@ -107,17 +107,17 @@ static const double CONNECT = 5, ANSWER = 60; /* seconds */
 struct mlflow_rest {
     http *http;
     const char *address;
-    size_t address_length; /* without slashes at its end */
+    size_t address_length; /* without trailing slashes */
     const mlflow_login *login;
     const atomic_bool *stop;
-    char *body; /* [MOST_BODY]: nothing as large is allocated while steps are under way */
-    long code;  /* of the last answer; 0: there was none */
+    char *body; /* [MOST_BODY]; preallocated, since no such size is allocated during steps */
+    long code;  /* HTTP code of the last answer; 0: no answer */
     bool gone;
 };
 
 /* ---- one request ------------------------------------------------------------------------------------------------- */
 
-/* `body` NULL: it is a GET. */
+/* `body` NULL: a GET request. */
 static void perform(http_answer *out, mlflow_rest *m, const char *url, const char *body)
 {
     const char *login = m->login->header; /* "Authorization: ..." */
@@ -139,7 +139,7 @@ static void perform(http_answer *out, mlflow_rest *m, const char *url, const cha
     m->code = out->failure ? 0 : out->code;
 }
 
-/* Keeps the server's own words; a server that repeats a secret is not repeated. */
+/* Keeps the server's own words, unless they repeat a secret. */
 static status refuse(mlflow_rest *m, const json_t *answer)
 {
     const char *error = json_string_value(json_object_get(answer, "error_code"));
@@ -157,7 +157,7 @@ static status refuse(mlflow_rest *m, const json_t *answer)
                                                         : "");
 }
 
-/* `body` is taken; NULL: a GET. *out, unless `out` is NULL, is the caller's. */
+/* Takes ownership of `body`; NULL: a GET. The caller frees *out, unless `out` is NULL. */
 static status ask(json_t **out, mlflow_rest *m, const char *path, json_t *body)
 {
     AUTO_FREE char *url = must_format("%.*s/api/2.0/mlflow/%s", (int)m->address_length, m->address, path);
@@ -179,7 +179,7 @@ static status ask(json_t **out, mlflow_rest *m, const char *path, json_t *body)
     return STATUS_OK;
 }
 
-/* A body that could not be made holds text that is no UTF-8. */
+/* Posts a body; NULL means that its text is not UTF-8. */
 static status post(json_t **out, mlflow_rest *m, const char *path, json_t *body)
 {
     return body ? ask(out, m, path, body)
@@ -225,7 +225,7 @@ void mlflow_rest_close(mlflow_rest *m)
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* An id becomes part of requests and of what is shown: letters, digits, - and _. */
+/* Takes an id of letters, digits, - and _, since it becomes part of requests and is printed. */
 static status take_id(char out[MLFLOW_REST_ID], const mlflow_rest *m, const json_t *holder, const char *key)
 {
     static const char sound[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -243,7 +243,7 @@ status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const ch
     AUTO_FREE char *coded = http_coded(name, "");
     AUTO_FREE char *path = must_format("experiments/get-by-name?experiment_name=%s", coded);
     status s = ask(&answer, m, path, NULL);
-    if (s != STATUS_OK && m->gone) { /* of two that make it, the second asks again later */
+    if (s != STATUS_OK && m->gone) { /* another client made it at the same moment: ask again later */
         TRY(post(&answer, m, "experiments/create", json_pack("{s:s}", "name", name)));
         return take_id(out, m, answer, "experiment_id");
     }

@@ -17,7 +17,7 @@
 #include "memory/scope.h"
 
 /* MLflow takes 1,000 metrics, 100 parameters of 6,000 characters, and 100 tags of 5,000 at a time; a line of metrics
- * has some dozens. What a server did not take in time is sent in smaller requests. */
+ * has some dozens. After a timeout, requests become smaller. */
 enum {
     CHUNK = 64 << 10,
     MOST_METRICS = 900,
@@ -31,60 +31,60 @@ enum {
 static const double EVERY = 1, FIRST_PAUSE = 1, LAST_PAUSE = 2, LONGEST_PAUSE = 60; /* seconds */
 static const char tag_of_id[] = "phalanx.id";
 
-/* Lines of the same kind come once a step, in ascending order. */
+/* A line's kind; lines of one kind come once a step, in ascending order. */
 typedef enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_ISLANDS, LINE_KINDS } line_kind;
 
 static const struct {
-    const char *key, *prefix; /* of the line's value; of the kind's names on the server */
+    const char *key, *prefix; /* key of the line's value; prefix of the kind's names on the server */
 } kinds[LINE_KINDS] = {[LINE_STEP] = {"loss", ""},
                        [LINE_EVALUATION] = {"eval_loss", "eval/"},
                        [LINE_ISLANDS] = {"islands_disagreement", "islands/"}};
 
-/* What a line is about; its value tells whether the same step has come to the same. */
+/* A line's kind, step and value; the value shows whether a repeated step gave the same result. */
 typedef struct line_point {
     line_kind kind;
     int64_t step;
-    double value; /* NAN: null, or none */
+    double value; /* NAN: null or missing */
 } line_point;
 
-/* Of lines that were dropped from metrics.jsonl: a run may do them again. */
+/* Points of lines that were dropped from metrics.jsonl: a run may repeat them. */
 typedef struct line_points {
     line_point *item;
     int count, room;
 } line_points;
 
 struct tracker {
-    tracker_options options; /* its texts are copies */
-    char *metrics;           /* the path */
+    tracker_options options; /* with copied texts */
+    char *metrics;           /* path of the file */
     char id[ID];
     json_t *parameters, *tags; /* [{key, value}] */
 
-    /* the thread's */
+    /* used by the thread */
     mlflow_rest *rest;
     char experiment[MLFLOW_REST_ID], run[MLFLOW_REST_ID];
-    bool known; /* the run, its parameters are there, and it is running again */
+    bool known; /* the run is known, has its parameters, and is running again */
     int64_t last[LINE_KINDS];
     double pause;
     bool failing, saw_end;
-    char *text;  /* [CHUNK] of the file */
-    size_t most; /* metrics of a request */
+    char *text;  /* [CHUNK] read from the file */
+    size_t most; /* limit of metrics in a request */
 
-    /* of both, under the lock */
+    /* shared by both threads, under the lock */
     worker worker;
-    bool ends, over; /* nothing is added to the file any more; the server knows, or will not */
+    bool ends, over; /* ends: the file is complete; over: the server knows, or refused */
     mlflow_rest_state end;
     int64_t ended;      /* milliseconds since 1970 */
-    int64_t at;         /* bytes of the file that are dealt with */
-    int64_t generation; /* of the file: lines were dropped in between */
+    int64_t at;         /* bytes of the file already handled */
+    int64_t generation; /* counts drops of lines from the file */
     bool held;
-    int64_t base; /* lines up to this step are those that they were in earlier starts */
+    int64_t base; /* lines up to this step are the same as in earlier starts */
     line_points dropped;
     tracker_counts counts;
 };
 
-/* ---- what a line is about ---------------------------------------------------------------------------------------- */
+/* ---- points of lines --------------------------------------------------------------------------------------------- */
 
-/* false: the line is of no kind that is sent. */
+/* Reads a line's point; false: no kind that is sent. */
 static bool point_of(line_point *out, const json_t *line)
 {
     const json_t *step = json_object_get(line, "step");
@@ -109,7 +109,7 @@ static void add_metric(json_t *metrics, const char *name, const json_t *value, i
                                                  (json_int_t)time, "step", (json_int_t)step));
 }
 
-/* Letters, digits, and - _ . of a data set's name: what MLflow takes. */
+/* Keeps the letters, digits, and - _ . of a data set's name, which MLflow accepts. */
 static void add_set(json_t *metrics, const char *set, const json_t *value, int64_t time, int64_t step)
 {
     char name[MOST_NAME];
@@ -120,7 +120,7 @@ static void add_set(json_t *metrics, const char *set, const json_t *value, int64
     add_metric(metrics, name, value, time, step);
 }
 
-/* Appends {"key": NAME, "value": V, "timestamp": ms, "step": S} of each number of the line to `metrics`. */
+/* Appends {"key": NAME, "value": V, "timestamp": ms, "step": S} for each number of the line to `metrics`. */
 static void add_metrics(json_t *metrics, const json_t *line, const line_point *at, const tracker_name *names, int count)
 {
     const json_t *clock = json_object_get(line, "time");
@@ -139,13 +139,13 @@ static void add_metrics(json_t *metrics, const json_t *line, const line_point *a
     json_object_foreach(json_object_get(line, "eval_losses"), set, value) add_set(metrics, set, value, time, at->step);
 }
 
-/* A server may write 64-bit integers as strings. */
+/* Reads a 64-bit integer, which a server may write as a string. */
 static int64_t read_integer(const json_t *value)
 {
     return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10) : json_integer_value(value);
 }
 
-/* The last step of each kind that a run on the server has, by the answer of mlflow_rest_data; -1: none. */
+/* Reads the last step of each kind on the server from the answer of mlflow_rest_data; -1: none. */
 static void take_last(int64_t last[LINE_KINDS], const json_t *data)
 {
     size_t i;
@@ -165,9 +165,9 @@ static void take_last(int64_t last[LINE_KINDS], const json_t *data)
     }
 }
 
-/* ---- what was dropped -------------------------------------------------------------------------------------------- */
+/* ---- dropped lines ----------------------------------------------------------------------------------------------- */
 
-/* What is known of such steps is older than what is read now. */
+/* Forgets points after `step`, which are older than those now read. */
 static void forget_after(line_points *all, int64_t step)
 {
     int kept = 0;
@@ -188,7 +188,7 @@ static void add_point(line_points *all, const line_point *point)
     all->item[all->count++] = *point;
 }
 
-/* Adds those of the lines of `path` whose steps are after `step`; what is there of such steps is replaced. */
+/* Adds the points of the lines of `path` after `step`, replacing earlier ones of these steps. */
 static status read_dropped(line_points *out, const char *path, int64_t step)
 {
     AUTO_FREE char *all = NULL;
@@ -208,7 +208,7 @@ static status read_dropped(line_points *out, const char *path, int64_t step)
     return STATUS_OK;
 }
 
-/* Is a point of that kind, step and value among them? */
+/* True if a point of that kind, step and value is in the list. */
 static bool have_point(const line_points *all, const line_point *wanted)
 {
     for (int i = all->count; i-- > 0;)
@@ -219,7 +219,7 @@ static bool have_point(const line_points *all, const line_point *wanted)
 
 /* ---- the run on the server --------------------------------------------------------------------------------------- */
 
-/* What the server has of a key; NULL: nothing. */
+/* Returns the server's value of a key; NULL: none. */
 static const char *value_there(const json_t *list, const char *key)
 {
     size_t i;
@@ -233,7 +233,7 @@ static const char *value_there(const json_t *list, const char *key)
     return NULL;
 }
 
-/* Sends some items at a time, as parameters or as tags. */
+/* Sends items in batches, as parameters or as tags. */
 static status send_items(tracker *t, const json_t *items, bool as_tags)
 {
     size_t count = json_array_size(items);
@@ -247,7 +247,7 @@ static status send_items(tracker *t, const json_t *items, bool as_tags)
     return STATUS_OK;
 }
 
-/* Parameters never change in MLflow: one that a later start has otherwise becomes a tag of its name. */
+/* Sends the parameters. They never change in MLflow: one that a later start changes becomes a tag of its name. */
 static status send_parameters(tracker *t, const json_t *data)
 {
     json_auto_t *fresh = json_array(), *other = json_array();
@@ -268,7 +268,7 @@ static status send_parameters(tracker *t, const json_t *data)
     return send_items(t, other, true);
 }
 
-/* Where the run is on the server; what it has of it already. */
+/* Finds or makes the run on the server, and reads its data. */
 static status meet(tracker *t)
 {
     bool found;
@@ -289,15 +289,15 @@ static status meet(tracker *t)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* Some lines of the file, and what is sent of them. */
+/* Some lines of the file, and their metrics. */
 typedef struct batch {
     json_t *metrics;
-    int64_t begin, end, generation; /* bytes of the file */
-    int lines;                      /* of which something is sent */
-    int64_t last[LINE_KINDS];       /* the server's, once it has them */
+    int64_t begin, end, generation; /* byte range of the file */
+    int lines;                      /* number of lines with metrics */
+    int64_t last[LINE_KINDS];       /* the server's last steps, once it has the batch */
 } batch;
 
-/* Has the server a line of that step, which says the same? Under the lock. */
+/* True if the server has a line of that step with the same value. The lock is held. */
 static bool is_there(const tracker *t, const batch *b, const line_point *point)
 {
     return point->step <= b->last[point->kind] && (point->step <= t->base || have_point(&t->dropped, point));
@@ -315,8 +315,8 @@ static void add_line(tracker *t, batch *b, const char *text, size_t bytes)
     }
 }
 
-/* The next lines of the file that fit a request; none: b->end is b->begin. A line longer than a chunk is passed over:
- * no run writes one. */
+/* Reads the next lines of the file that fit a request; b->end is b->begin if there are none. Skips a line longer than a
+ * chunk, which no run writes. */
 static status read_batch(batch *b, tracker *t)
 {
     char *text = t->text;
@@ -340,7 +340,7 @@ static status read_batch(batch *b, tracker *t)
     return s;
 }
 
-/* The batch is dealt with, unless lines were dropped meanwhile: then what is left of it is read again, and known. */
+/* Marks the batch as handled, unless lines were dropped meanwhile: then its remaining lines are read again. */
 static void pass(tracker *t, const batch *b, bool refused)
 {
     WORKER_HELD(&t->worker);
@@ -353,7 +353,7 @@ static void pass(tracker *t, const batch *b, bool refused)
         t->counts.sent += (int64_t)json_array_size(b->metrics);
 }
 
-/* It took something, even if there is more to send. */
+/* The server took some data, even if there is more to send. */
 static void recover(tracker *t)
 {
     if (t->failing)
@@ -362,7 +362,7 @@ static void recover(tracker *t)
     t->pause = 0;
 }
 
-/* *more: there may be lines behind them. */
+/* *more: further lines may follow. */
 static status send_lines(bool *more, tracker *t)
 {
     batch b;
@@ -387,11 +387,11 @@ static status send_lines(bool *more, tracker *t)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-/* All that can be sent now; when the run has ended, that too. */
+/* Sends all that can be sent now; after the run's end, that too. */
 static status send_all(tracker *t)
 {
     worker_lock(&t->worker);
-    t->saw_end = t->ends; /* before the file is read: what it has then is all of it */
+    t->saw_end = t->ends; /* read before the file: it is complete then */
     worker_unlock(&t->worker);
     if (!t->known)
         TRY(meet(t));
@@ -406,7 +406,7 @@ static status send_all(tracker *t)
     return STATUS_OK;
 }
 
-/* A failure is said once, and so is its end. */
+/* Reports a failure once, and its end once. */
 static void judge(tracker *t, status s)
 {
     if (atomic_load(&t->worker.stop))
@@ -427,7 +427,7 @@ static void judge(tracker *t, status s)
     t->failing = true;
 }
 
-/* Until there may be something to do; false: the thread is to end. */
+/* Waits until there may be work; false: the thread is to end. */
 static bool wait_for_more(tracker *t)
 {
     double pause = t->pause > 0 ? t->pause : EVERY;
@@ -449,7 +449,7 @@ static void follow(void *context)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* The id of FOLDER/mlflow.json, in which a run that begins writes that of its first start. */
+/* Reads the id of FOLDER/mlflow.json; a new run writes its first start's id there. */
 static status take_id(tracker *t)
 {
     AUTO_FREE char *path = must_format("%s/" TRACKER_FILE, t->options.folder), *text = NULL;
@@ -472,9 +472,9 @@ static void add_item(json_t *list, const char *key, const char *value)
 {
     size_t length = strnlen(value, MOST_VALUE);
     while (value[length] && length > 0 && ((unsigned char)value[length] & 0xC0) == 0x80)
-        length--; /* not within a character */
+        length--; /* do not split a character */
     json_t *item = json_pack("{s:s, s:s%}", "key", key, "value", value, length);
-    if (item) /* NULL: no UTF-8, which MLflow has no use for */
+    if (item) /* NULL: not UTF-8, which MLflow rejects */
         json_array_append_new(list, item);
 }
 

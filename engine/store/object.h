@@ -104,7 +104,7 @@ status object_put(object_store *s, const char *key, const void *data, int64_t by
  * others fail unless they write within the same moment. An object with the same bytes counts as made by this call (its
  * answer may have been lost), so the bytes should name their writer. */
 status object_put_new(bool *made, object_store *s, const char *key, const void *data, int64_t bytes);
-/* Succeeds if the object does not exist. */
+/* Removes an object; succeeds if it does not exist. */
 status object_remove(object_store *s, const char *key);
 
 /* An upload in parts: the object appears whole once all parts are there. The caller owns it from begin to end or abort,

@@ -102,10 +102,10 @@ const char *roster_endpoint(const roster *r, int slot, int rank);
  * merges were given up. */
 bool roster_is_in_line(const roster *r, int64_t merge, int64_t history);
 
-/* Each returns bits of slots. */
+/* Return the slots here or ready, as bits. */
 uint64_t roster_here(const roster *r);
 uint64_t roster_ready(const roster *r);
-/* Slots ready and offering for this merge. */
+/* Returns the slots ready and offering for this merge. */
 uint64_t roster_offers(const roster *r, int64_t merge);
 /* Returns the slots that merge `merge` would take now: reporting islands, if every reporting island holds their change;
  * 0: none, too few, or only islands that leave. *all: every ready island has reported, except refused slots. */

@@ -133,8 +133,8 @@ void outer_withdraw(islands *o, const char *why);
 void outer_end_withdrawal(islands *o);
 /* True if the state before this island's last merge is kept. Never without outer.undo. The same on all ranks. */
 bool outer_undo_holds(const islands *o);
-/* Waits until the offer is merged or withdrawn, then until the weights have the result. Without etcd neither is known,
- * and training continues. */
+/* Wait until the offer is merged or withdrawn, and, with outer_finish, until the weights have the result. Without etcd
+ * neither is known, and training continues. */
 status outer_await(islands *o, islands_position *p);
 status outer_finish(islands *o, islands_position *p);
 /* Hands over the change since the last `what` before this island leaves. */

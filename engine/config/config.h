@@ -63,7 +63,7 @@ typedef enum config_order {
     CONFIG_ORDER_HALVES,
     CONFIG_ORDER_PARTS,
 } config_order; /* which transfers overlap which ops */
-/* How the tokens of a sample are dealt to ranks that divide them. */
+/* Balance of a sample's tokens among the ranks that divide them: zig-zag shards (halves), or by documents. */
 typedef enum config_balance { CONFIG_BALANCE_HALVES, CONFIG_BALANCE_DOCUMENTS } config_balance;
 /* How tokens come to experts that ranks divide: by price, all of a block gathered, or each where it goes. */
 typedef enum config_gather { CONFIG_GATHER_AUTO, CONFIG_GATHER_LATENT, CONFIG_GATHER_KEYS } config_gather;
@@ -101,7 +101,7 @@ typedef struct config_layout {
     int expert; /* ranks that divide a layer's experts: a block of one stage's ranks */
     config_dispatch expert_dispatch;
     int zero;
-    config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
+    config_vocabulary vocabulary; /* its stages: the first and the last, or all a part each */
     config_balance balance;       /* balance of context ranks */
     config_gather context_gather;
     config_when zero_gather, zero_reduce;
@@ -127,7 +127,7 @@ typedef struct config {
         bool skip_bad;      /* samples that hold an id outside the vocabulary do not count, and do not stop the run */
         bool allow_changed; /* a resumed run may go on with other bytes at the same paths */
         char *cache;        /* folder for blocks of data sets in an object store; NULL: the user's */
-        int64_t cache_size; /* bytes that it may take */
+        int64_t cache_size; /* limit of the cache in bytes */
     } data;
     struct {
         int64_t steps, sequence;
@@ -154,10 +154,10 @@ typedef struct config {
         double beta1, beta2, epsilon, weight_decay;
         double momentum;
         bool nesterov;
-        double muon_lr;               /* peak, where lr is that of the rest */
+        double muon_lr;               /* peak for Muon's matrices; lr is the other parameters' */
         precision_kind state, master; /* stored in their compute types */
         config_adjust muon_adjust;
-        double qk_clip; /* muon: the score of attention beyond which queries and keys shrink; 0: none */
+        double qk_clip; /* muon: the max logit beyond which queries and keys shrink; 0: none */
         double clip;    /* largest gradient norm; 0: no clipping */
     } optimizer;
     config_layout parallel;
@@ -189,7 +189,7 @@ typedef struct config {
         int every, keep;                     /* 0: only at the end; 0: all */
         int keep_every;                      /* 0: none is kept for ever */
         char *resume;                        /* "auto", "never", a folder, or s3://... */
-        bool restart_data, restart_schedule; /* where a new stage begins */
+        bool restart_data, restart_schedule; /* a new stage begins with the data, or the schedule, from the start */
         bool fallback;                       /* fall back to an older one if the latest is damaged */
         bool asynchronous;                   /* written while the run trains */
         int export_every, export_format;     /* steps; 0: no export */
@@ -205,7 +205,7 @@ typedef struct config {
         config_log_format log_format;
         bool tensorboard;
         char *mlflow, *mlflow_experiment, *mlflow_name;
-        int resource_seconds; /* 0: hosts are not looked at */
+        int resource_seconds; /* 0: hosts are not sampled */
         bool lock;            /* no second run in the folder */
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
         int exit_when_stopped;
@@ -243,7 +243,7 @@ status config_parse_users(config *out, const char *name, const char *text, size_
  * config_take_shape, which keeps every size that was given explicitly, and then config_check. */
 bool config_wants_shape(const config *c);
 void config_take_shape(config *c, const model_shape *shape);
-/* All sizes are given but the vocabulary's, which a tokenizer may tell: set it, then config_check. */
+/* True if only the vocabulary's size is missing, which a tokenizer may tell: set it, then config_check. */
 bool config_wants_vocabulary(const config *c);
 
 /* Checks the rules between keys; a failure is one line that says how to fix it. */
@@ -255,7 +255,7 @@ status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], i
 /* Checks the rules that depend on the number of ranks and lays the ranks out: the grid as `rank` sees it. `ranks` 0:
  * the ranks of c->parallel, one along data unless it says more. */
 status config_lay_out(grid *out, const config *c, int ranks, int rank);
-/* The blocks of ranks that divide a layer's experts, of a layout. */
+/* Finds the layout's blocks of ranks that divide a layer's experts. */
 void config_block_experts(grid *out, const config_layout *l);
 /* Samples that all ranks together compute in one micro-batch; micro-batches that each rank computes for `samples`. */
 int64_t config_samples_together(const grid *g, int64_t micro_batch);
@@ -266,10 +266,10 @@ int64_t config_step_tokens(const config *c);
 int config_virtual_stages(const config_layout *l);
 /* True if each of `stages` stages has a part of the vocabulary. */
 bool config_divides_vocabulary(const config_layout *l, int stages);
-/* Are the layouts equal in all that they say? Words and lists are compared by their address. */
+/* True if the layouts are equal. Words and lists are compared by their address. */
 bool config_layout_same(const config_layout *a, const config_layout *b);
 
-/* The effective configuration as a fresh string: every key, every number exact, loads again to the same config. */
+/* Returns the effective configuration as a fresh string: every key, every number exact, loads to the same config. */
 char *config_text(const config *c);
 
 /* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key
@@ -280,27 +280,27 @@ status config_compare_for_resume(const config *saved, const config *now, bool ne
                                                  const char *new_value),
                                  void *context);
 
-/* Every key and its value as text, in the order of the table; the first failure ends it. */
+/* Visits every key and its value as text, in the order of the table; stops at the first failure. */
 status config_each(const config *c, status (*each)(void *context, const char *key, const char *value), void *context);
 
-/* Every key with its type, default and meaning. */
+/* Prints every key with its type, default and meaning. */
 void config_help(FILE *out);
 /* Prints the help of one key or of a section's keys; false if there is neither. */
 bool config_help_about(FILE *out, const char *name);
 /* Prints a line per key for a shell: "section.key=" and its valid words. */
 void config_words(FILE *out);
-/* The table as a JSON schema (draft 2020-12), for editors. */
+/* Prints the table as a JSON schema (draft 2020-12), for editors. */
 void config_schema(FILE *out);
 
 /* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);
-/* The same of one of the key's values, as its enumeration numbers them. */
+/* Returns the word for one of the key's values, as its enumeration numbers them. */
 const char *config_word_of(const char *key, int value);
 
-/* Was it said by the user, and not filled in? */
+/* True if the user gave the key. */
 bool config_is_given(const config *c, const char *key);
 
-/* Is the value of a key the same in both? */
+/* True if both have the same value of a key. */
 bool config_same(const config *a, const config *b, const char *key);
 
 learning_rate config_learning_rate(const config *c);
@@ -311,8 +311,7 @@ void config_free(config *c);
  * [step, batch]: from that step on (counted from 0) a step has `batch` samples. Without a ramp every step has
  * train.global_batch, which is also the ramp's last batch. */
 
-/* How many batches there are, at least one; which of them step number `step` has; how many samples number `stage`
- * has. */
+/* The number of batches, at least one; the stage of step `step`; the samples of stage `stage`. */
 int batch_ramp_stages(const config *c);
 int batch_ramp_stage_of(const config *c, int64_t step);
 int batch_ramp_samples(const config *c, int stage);
@@ -339,7 +338,7 @@ status config_rewrite(char **out, const char *name, const config *from, const co
  * ${NAME}. Neither holds for a `stored` text, which a program wrote and anybody may have changed. $${ stands for ${ in
  * both. */
 status config_read_text(config *c, const char *name, const char *text, size_t bytes, bool stored);
-/* The same of "section.key=value", each key at most once. Messages begin with "argument N: ", where N counts from 1. */
+/* Reads "section.key=value", each key at most once. Messages begin with "argument N: ", where N counts from 1. */
 status config_read_overrides(config *c, int count, char *const *override);
-/* The whole file as a fresh buffer. */
+/* Reads the whole file into a fresh buffer. */
 status config_read_file(char **text, size_t *bytes, const char *path);

@@ -85,8 +85,8 @@ static status check_rate(const config *c)
     return STATUS_OK;
 }
 
-/* QK-clip scales weights after Muon's update; where that leaves scores as they are, or has been seen to already, it is
- * refused. */
+/* Refuses QK-clip, which scales weights after Muon's update, if that leaves scores unchanged or they are bounded
+ * already. */
 static status check_qk_clip(const config *c)
 {
     const model_shape *s = &c->model.shape;

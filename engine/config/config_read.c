@@ -30,7 +30,7 @@ typedef struct reader {
     bool stored;                /* a program has written it: no includes, no variables */
     const struct reader *above; /* the file that includes this one */
     int argument;
-    int seen[CONFIG_MAX_KEYS]; /* where each row was said in this source: line or argument; 0: not yet */
+    int seen[CONFIG_MAX_KEYS]; /* line or argument of each row in this source; 0: not yet seen */
 } reader;
 
 static int place(const reader *r, const yaml_node_t *node)
@@ -174,7 +174,7 @@ static int find_retired(const char *path)
     return i;
 }
 
-/* Runs from before wrote null, or [], for none. */
+/* Skips null, or [], which older runs wrote for none. */
 static status pass_over(const reader *r, int i, const yaml_node_t *key, const yaml_node_t *value)
 {
     bool none = value->type == YAML_SEQUENCE_NODE && value->data.sequence.items.top == value->data.sequence.items.start;
@@ -208,7 +208,7 @@ static status walk_map(reader *r, const char *path, yaml_node_t *map)
     return STATUS_OK;
 }
 
-/* Ends, even on a document that contains itself: a path is a key or the beginning of one, so it cannot grow. */
+/* Terminates even on a document that contains itself: a path is a key or the beginning of one, so it cannot grow. */
 static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value)
 {
     int row = config_table_find(path);
@@ -324,7 +324,7 @@ static status read_document(reader *r, yaml_parser_t *parser, const char *path, 
     return s;
 }
 
-/* Sections in sections, lists of lists: no key needs as many. libyaml's time grows with the square of the depth. */
+/* Limits nesting, lists included, beyond all keys' needs: libyaml's time grows with the square of the depth. */
 static status check_depth(reader *r, const char *text, size_t bytes)
 {
     enum { DEEPEST = 32 };
@@ -335,7 +335,7 @@ static status check_depth(reader *r, const char *text, size_t bytes)
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
     int depth = 0, line = 1;
     for (bool ended = false; !ended && depth <= DEEPEST;) {
-        if (!yaml_parser_parse(&parser, &event)) /* said where it is loaded */
+        if (!yaml_parser_parse(&parser, &event)) /* reported where it is loaded */
             break;
         depth += event.type == YAML_MAPPING_START_EVENT || event.type == YAML_SEQUENCE_START_EVENT;
         depth -= event.type == YAML_MAPPING_END_EVENT || event.type == YAML_SEQUENCE_END_EVENT;

@@ -28,7 +28,7 @@ typedef enum config_type {
 typedef enum config_resume {
     CONFIG_FIXED,   /* refused: the run would not be the same run */
     CONFIG_STAGE,   /* refused, except where a new stage begins in a folder of its own */
-    CONFIG_CHANGES, /* allowed, and said */
+    CONFIG_CHANGES, /* allowed, and reported */
     CONFIG_SILENT,  /* only a location or a label */
 } config_resume;
 
@@ -36,7 +36,7 @@ typedef struct config_row {
     const char *key; /* section.key */
     config_type type;
     size_t offset;           /* offset in config */
-    const char *fallback;    /* the default as YAML; NULL: it follows from other keys, as `otherwise` says */
+    const char *fallback;    /* the default as YAML; NULL: derived from other keys, as `otherwise` says */
     double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS and PAIRS */
     const char *const *word; /* words of CONFIG_TYPE_WORD, NULL-terminated */
     config_resume resume;
@@ -50,7 +50,7 @@ const config_row *config_table_row(int index);
 int config_table_find(const char *key);
 /* True for "model", "model.rope_scaling" and "": names that hold keys. */
 bool config_table_is_section(const char *name);
-/* The key or section that was probably meant, or NULL. */
+/* Returns the key or section that was probably meant, or NULL. */
 const char *config_table_nearest(const char *key);
 
 /* Values of configuration keys by type: read from YAML, written to YAML, compared and freed. Each type is one row of a
@@ -58,11 +58,11 @@ const char *config_table_nearest(const char *key);
 
 /* Replaces the value; on failure leaves it. */
 status config_value_set(config *c, const config_row *row, yaml_document_t *document, yaml_node_t *node);
-/* The same from text that is one plain YAML scalar. */
+/* Sets the value from text that is one plain YAML scalar. */
 status config_value_set_text(config *c, const config_row *row, const char *text);
 /* Prints a value as YAML on one line that reads back to the same value. */
 void config_value_print(FILE *out, const config *c, const config_row *row);
-/* The same as a fresh string. */
+/* Prints the value to a fresh string. */
 char *config_value_text(const config *c, const config_row *row);
 void config_value_free(config *c, const config_row *row);
 /* Prints which values a key takes: "an integer from 1 to 8", "one of none, selective, full". */

@@ -11,7 +11,7 @@
 
 /* --- write and compare -------------------------------------------------------------------------------------------- */
 
-/* "model.rope_scaling.factor": how many names, and where the last begins. */
+/* "model.rope_scaling.factor": counts the names, and finds where the last begins. */
 static int depth(const char *key, const char **last)
 {
     int dots = 0;

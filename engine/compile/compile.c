@@ -63,8 +63,8 @@ static chunk_tried try_chunk(const compile_options *o, int64_t tokens)
     return tried;
 }
 
-/* The cheapest of the price's own chunk and of smaller ones, which are tried as long as something must be computed
- * again; the smallest where none fits. */
+/* Finds the cheapest of the price's own chunk and of smaller ones, which are tried while an op must be recomputed; the
+ * smallest if none fits. */
 static chunk_tried shrink_chunk(const compile_options *o, int64_t priced)
 {
     chunk_tried best = {.price = DBL_MAX};
@@ -119,8 +119,7 @@ static int64_t grow_in_place(const compile_options *o, int64_t priced)
     return tokens > priced ? tokens : priced;
 }
 
-/* How many tokens a chunk of the loss has is found for the rank of the stage that needs most, so that all take the
- * same. */
+/* Finds the tokens per loss chunk for the rank of the stage that needs most, so that all take the same. */
 static status fit_loss_chunk(compiled *c)
 {
     compile_options o = c->options, of;
@@ -131,7 +130,7 @@ static status fit_loss_chunk(compiled *c)
         of = largest.options;
     }
     int64_t priced = of.loss_tokens;
-    if (of.budget) { /* smaller than the price's own where memory is short, larger where some is left */
+    if (of.budget) { /* smaller than the price's own if memory is short, larger if some is left */
         chunk_tried best = shrink_chunk(&of, priced);
         o.loss_tokens = grow_chunk(&of, priced, &best);
         recompute_decision_free(&best.how);
@@ -272,7 +271,7 @@ device_rows repeat_rows(const tensor *t)
         .at = t->address, .pitch = t->pitch * element, .bytes = all / t->shape[0], .rows = t->shape[0]};
 }
 
-/* The most bytes that an op of `p` changes. */
+/* Returns the most bytes that an op of `p` changes. */
 static int64_t repeat_bytes(const compiled_program *p)
 {
     int64_t most = 0;

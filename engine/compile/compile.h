@@ -12,7 +12,7 @@
 #include "engine/compile/model/compiled.h"
 #include "engine/config/config.h"
 
-/* Ops between two marks, by which a host sees how far a device has come: few beside the ops, and no more than a layer's
+/* Ops between two marks, which tell a host how far a device has come: few beside the ops, and no more than a layer's
  * pass. */
 enum { COMPILE_MARK_OPS = 16 };
 int compile_marks(const compiled_program *p);
@@ -23,7 +23,7 @@ int64_t compile_graph_nodes(const compiled *c);
 
 /* A usage failure (an impossible layout, a budget that cannot be met) is one line. `out` must be freed either way. */
 status compile(compiled *out, const compile_options *options);
-/* The options that a configuration and a grid mean. */
+/* Fills the options from a configuration and a grid. */
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
                             int threads);
 
@@ -32,12 +32,12 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
  * are put back as they were. There is room for the largest such op after everything else in the arena, where the run
  * verifies. */
 
-/* The most sums that are kept of a parameter: weight, own rows, master, states, feedback and that of the sum. */
+/* The most sums kept per parameter: weight, own rows, master, states, feedback and the sum's feedback. */
 enum { REPEAT_RESTS = STORAGE_STATES + 5 };
 
-/* Ops of forward and backward passes, communication and waits left out. */
+/* True for ops that may be repeated: forward and backward passes, without communication and waits. */
 bool repeat_may(const op *o);
-/* Does it read bytes that it writes? Of a program that is placed. */
+/* True if the op of a placed program reads bytes that it writes. */
 bool repeat_changes(const op *o);
 /* The contiguous runs of bytes of `t`: the gaps between the rows of a view belong to other tensors. */
 device_rows repeat_rows(const tensor *t);

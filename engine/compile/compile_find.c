@@ -10,14 +10,14 @@
 #include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 
-/* Chunks round and round, and folded. */
+/* Maps of chunks: round-robin, and folded. */
 enum { MAPS = 2 };
 
 typedef struct find {
     const compile_options *o;
     const profile *prices;
     recompute how;          /* recomputed activations */
-    int stages, all;        /* all chunks, of a divided vocabulary too */
+    int stages, all;        /* all chunks, including a divided vocabulary's */
     simulate_cost *costs;   /* [all], by global chunk */
     double *holds, *defers; /* [all], by global chunk */
     double hop;
@@ -25,7 +25,7 @@ typedef struct find {
     double *limit[MAPS];
 } find;
 
-/* A tensor of micro-batch 0 that op `i` writes: who reads it last says how long it is held. */
+/* Counts a tensor of micro-batch 0 that op `i` writes: its last reader tells how long it is held. */
 static void count_tensor(double *holds, double *defers, const program *p, int i, const tensor *t)
 {
     const op *writer = p->ops[i], *reader = p->ops[t->last];
@@ -38,7 +38,7 @@ static void count_tensor(double *holds, double *defers, const program *p, int i,
         defers[reader->chunk] += bytes;
 }
 
-/* The storage that begins with output k of op `i`; NULL: none does, or an output before it is in the same. Rows of a
+/* Returns the storage that begins with output k of op `i`; NULL: none, or an earlier output is in the same. Rows of a
  * tensor do not count: only the loss writes by rows, which die with its chunk of tokens. */
 static const tensor *begins_with(const program *p, int i, int k)
 {
@@ -78,8 +78,8 @@ static void read_stage(find *f, const compiled *c, const schedule *s, bool folde
     f->fixed[folded][stage] = (double)(c->persistent_bytes + c->training.lower_bound) - peaks[stage];
 }
 
-/* A stage's program with `s`, which is found, or the reference of the name `kind`: lifetimes, no addresses. `out` must
- * be freed either way. */
+/* Compiles a stage's program with `s`, a found schedule, or the reference of the name `kind`: lifetimes, no addresses.
+ * `out` must be freed either way. */
 static status compile_stage(compiled *out, const find *f, const schedule *s, schedule_kind kind, int stage,
                             compile_order order)
 {
@@ -243,7 +243,7 @@ static status find_room(double *room, find *f, const schedule *s)
     return STATUS_OK;
 }
 
-/* `out` is 1F1B and stays so unless something shorter fits. */
+/* Improves `out`, which is 1F1B, unless no shorter schedule fits. */
 static status improve(schedule *out, find *f)
 {
     double room, seconds;

@@ -32,7 +32,7 @@ bool compile_same_sizes(const compiled *a, const compiled *b);
  * AXIS_GRADIENT; *spread: how many bytes less the least one owns. */
 int compile_largest_owner(const compiled *c, int64_t *spread);
 
-/* Is the vocabulary divided over stages? */
+/* True if the vocabulary is divided over stages. */
 bool compile_divides_vocabulary(const compile_options *o);
 /* Layers of every chunk of the model, by global number, into `counts`. */
 status compile_divide_layers(int *counts, const compile_options *o);

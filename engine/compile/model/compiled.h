@@ -14,7 +14,7 @@
 
 enum { COMPILE_ALIGNMENT = 256 };           /* bytes, of every tensor with storage */
 enum { COMPILE_RAMP = 29 };                 /* the most training programs with fewer micro-batches */
-enum { COMPILE_HIGHER = LADDER_RUNGS - 1 }; /* and with room for more rows of experts */
+enum { COMPILE_HIGHER = LADDER_RUNGS - 1 }; /* the most training programs with room for more rows of experts */
 
 /* Which transfers overlap which ops: see order.h. */
 typedef enum compile_order {
@@ -56,22 +56,22 @@ typedef struct compile_options {
      * while; NULL: compile() makes it. */
     const schedule *found;
     const schedule *few; /* schedule of recompute_microbatches(), if the vocabulary is divided; NULL: made each time */
-    compile_order order; /* the best, as far as memory allows */
+    compile_order order; /* the best that fits the memory */
     compress_method compress; /* method for gradients that are summed over data ranks */
     compile_optimizer optimizer;
     bool offload;   /* optimizer states and masters of matrices are in a device's pinned host memory */
-    int64_t window; /* bytes of the arena that they pass through */
+    int64_t window; /* bytes of the arena that offloaded values pass through */
     recompute recompute;
     int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* plans scratch for this backend; NULL: none */
     const devices_row *device; /* its figures weigh computing against bytes; NULL: the backend's, or an H100's */
     bool tf32;                 /* its fp32 products may round their operands */
     bool any_order;            /* train.deterministic: false; only affects prices */
-    bool graph;                /* it plays each program as one CUDA graph */
+    bool graph;                /* plays each program as one CUDA graph */
     int threads;
     int64_t loss_tokens;  /* tokens per loss chunk; 0: automatic (tokens.h) */
-    bool verify;          /* room to look for silent corruption (compile.h) */
-    bool train, evaluate; /* which programs */
+    bool verify;          /* reserves room to look for silent corruption (compile.h) */
+    bool train, evaluate; /* programs to compile */
     compile_higher higher;
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
@@ -91,13 +91,13 @@ static inline tensor *compiled_operand(const op *o, int k)
     return k < OP_MAX_IN ? o->in[k] : k < OP_MAX_IN + OP_MAX_OUT ? o->out[k - OP_MAX_IN] : o->scratch;
 }
 
-/* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */
+/* A program with placed tensors. It owns its ops and transient tensors; persistent ones are the model's. */
 typedef struct compiled_program {
     pool pool;
     program list;
     int64_t transient_bytes, lower_bound; /* bytes of the transient region */
     int64_t enough;                       /* a trial stops placing at this many bytes; 0: near the lower bound */
-    int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
+    int64_t peak_kept, peak_temporary;    /* bytes alive at the lower bound's peak */
     int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
     /* training program: weights and optimizer are the previous step's until this op; else -1 */
     int first_change;
@@ -116,13 +116,13 @@ typedef struct compiled {
     layer_inputs values;
     int state_count;              /* values.states */
     const char *feedback_section; /* checkpoint section of this rank's error feedback; NULL: no compression */
-    int feedback_ranks;           /* how many replicas have such a section */
+    int feedback_ranks;           /* number of replicas with such a section */
     int64_t batch_bytes;          /* bytes of the ids, which begin the arena */
     int64_t mirror_bytes;         /* bytes of all values, which begin the arena; a device mirrors them in host memory */
     int64_t pinned_bytes;         /* pinned host memory of a device: mirror, a second block of ids to read ahead into,
                                * offloaded state, marks */
-    int64_t persistent_bytes;     /* transients begin here */
-    int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
+    int64_t persistent_bytes;     /* transient tensors begin here */
+    int64_t class_bytes[CLASS_COUNT]; /* bytes of persistent classes */
     bool first_stage, last_stage;
     int stage_layers;
     /* compile(): */
@@ -138,7 +138,7 @@ typedef struct compiled {
         sums_bytes;
     int64_t before, before_bytes; /* the same for tensors that an op is about to change */
     int marks;                    /* maximum over the programs */
-    int64_t workspace;            /* bytes that each of certain ops may have (place.h) */
+    int64_t workspace;            /* bytes of working memory per library op (place.h) */
     int dropped;                  /* RECOMPUTE_CHOSEN: number of forward ops with recomputed outputs */
     const char *decision;         /* these ops, in words */
     compile_order order;          /* order of the training programs */

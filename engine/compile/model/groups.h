@@ -10,10 +10,10 @@
 
 typedef struct groups_row {
     axis a;
-    int from, to; /* ranks, of an edge; else -1 */
+    int from, to; /* ranks at the ends of an edge; else -1 */
     int *members; /* [count] ranks, ascending */
     int count;
-    comm_use use; /* also of the rows that are like it */
+    comm_use use; /* uses, including those of rows that are like it */
     int round;    /* rows open in ascending order of it */
     int like;     /* an earlier row with the same members, which shares its communicator; -1: none */
 } groups_row;
@@ -27,5 +27,5 @@ void groups_find(groups *out, const compiled *c);
 void groups_free(groups *g);
 /* The row of communication `o` of rank `me`, or -1. */
 int groups_of(const groups *g, const op *o, int me);
-/* How many communicators a device opens: rows that are used and like no other. */
+/* Number of communicators that a device opens: rows that are used and like no other. */
 int groups_communicators(const groups *g);

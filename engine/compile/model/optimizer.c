@@ -102,7 +102,7 @@ static tensor *qk_clip_factors(compiled_program *out, const compiled *c, const s
 /* Owned rows (vector: elements) that are consecutive rows of one named tensor. */
 typedef struct span {
     int64_t first, rows;
-    op_attributes at; /* where they are in the named tensor */
+    op_attributes at; /* position in the named tensor */
 } span;
 
 /* A piece of a parameter within the rows, or elements, that this rank owns. */
@@ -190,7 +190,7 @@ static void each(const optimizer_update *u)
 
 /* ---- Muon ------------------------------------------------------------------------------------------------------ */
 
-/* A matrix by Hugging Face's name, and the rows of the rank's part of a parameter that are its. */
+/* A matrix by Hugging Face's name, and its rows in the rank's part of a parameter. */
 typedef struct matrix {
     const char *name;
     int64_t global[2];
@@ -284,7 +284,7 @@ static void begin(const orthogonalisation *u, matrix *m)
     }
 }
 
-/* Where ranks divide a matrix, the side that each has whole; else the shorter. */
+/* True if products take rows: where ranks divide a matrix, the side that each has whole; else the shorter. */
 static bool takes_rows(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
@@ -345,7 +345,7 @@ static float adjust(const compiled *c, const matrix *m)
     return (float)sqrt(fmax(1, a / b));
 }
 
-/* The matrices of one parameter in turn, so that one's sum travels while another is multiplied. */
+/* Updates the matrices of one parameter step by step, so that one's sum travels while another is multiplied. */
 static void orthogonal(const optimizer_update *of)
 {
     const parameter *p = of->s->of;

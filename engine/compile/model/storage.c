@@ -77,10 +77,10 @@ static bool shards_gradient(const compiled *c, const parameter *p)
     return shares(c, p, CLASS_GRADIENT) && c->options.layout.zero_reduce == CONFIG_EACH_MICRO_BATCH;
 }
 
-/* ---- who owns what --------------------------------------------------------------------------------------------- */
+/* ---- ownership --------------------------------------------------------------------------------------------------- */
 
 typedef struct share {
-    int owner; /* the replica that has all rows, or -1 */
+    int owner; /* the replica that owns all rows, or -1 */
     int64_t first, rows;
 } share;
 
@@ -145,7 +145,7 @@ static void deal_out(int *owners, const compiled *c, axis along)
     }
 }
 
-/* Small parameters belong to one rank each; rows of the others are divided, unless the optimizer takes them whole. */
+/* Gives each small parameter to one rank; rows of the others are divided, unless the optimizer takes them whole. */
 static const int *choose_owners(compiled *c)
 {
     int *owners = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *owners);
@@ -236,7 +236,7 @@ static placements place_feedback(const compiled *c, const storage *s)
     return place;
 }
 
-/* The weight, the rank's shard of it if there is one, placed as `own`, and the gradient. */
+/* Describes the weight, the rank's shard of it if there is one, placed as `own`, and the gradient. */
 static void describe_weight(compiled *c, storage *s, placements own)
 {
     const parameter *p = s->of;
@@ -278,7 +278,7 @@ static void describe_feedback(compiled *c, storage *s)
     s->feedback_sum->place = place_divided(c, s->of, s->feedback->place, sum.owner);
 }
 
-/* All replicas have all of it; its gradient has no rows. */
+/* Describes a counted parameter: all replicas have all of it; its gradient has no rows. */
 static storage describe_counted(compiled *c, const parameter *p)
 {
     storage s = {.of = p, .owner = -1, .own_rows = p->rows};

@@ -4,9 +4,9 @@
 #include "engine/compile/model/compiled.h"
 #include "kernels/record/storage.h"
 
-/* Who owns which rows, and the tensors with storage of every parameter, input and result. Gives no addresses. */
+/* Describes who owns which rows, and the tensors of every parameter, input and result. Gives no addresses. */
 void storage_describe(compiled *c);
-/* Addresses for all persistent tensors; sets persistent_bytes and class_bytes. */
+/* Assigns addresses to all persistent tensors; sets persistent_bytes and class_bytes. */
 void storage_place(compiled *c);
 /* Bytes of optimizer state, and of gradients and weights where they are shards, that the rank `of` of this stage
  * owns. */
@@ -23,7 +23,7 @@ bool storage_may_gather_each(const compile_options *o);
 /* The requested ZeRO level, for texts. */
 int storage_level(const compile_options *o);
 
-/* How large a checkpoint of a run is, whatever its layout: every element is written once. */
+/* Size of a run's checkpoint, independent of its layout: every element is written once. */
 
 /* Bytes of weights, masters and the optimizer's states, without the error feedback of compressed gradients
  * (parallel.compress) and the files' headers, which are some KiB. */

@@ -40,7 +40,7 @@ token_counts tokens_count(const compile_options *o)
     int context = o->decode_samples ? 1 : g->size[GRID_CONTEXT];
     int64_t first;
     n.rank = n.loss = n.between = n.micro_batch / context;
-    /* a run of halves, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries */
+    /* a zig-zag shard, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries */
     int64_t half = context > 1 ? tokens_half_run(o->sequence, context) : 0;
     n.run = o->layout.balance != CONFIG_BALANCE_HALVES && half > MOST_BLOCK ? MOST_BLOCK : half;
     while (n.run && half % n.run)
@@ -67,8 +67,8 @@ int tokens_ranks_between(const config_layout *l)
  * the vocabulary) and 8 V h bytes of the head's gradient, which a product's epilogue adds to after its sums: they
  * overlap with no computation. */
 
-/* Logits of BYTES_ALWAYS always fit; few matrices of more than MOST_ELEMENTS elements are seen by libraries; and chunks
- * are multiples of 64 tokens: products of odd depths are slow. */
+/* Logits of BYTES_ALWAYS always fit; libraries rarely see matrices of more than MOST_ELEMENTS elements; and chunks are
+ * multiples of 64 tokens: products of odd depths are slow. */
 enum { BYTES_ALWAYS = 48 << 20, MOST_ELEMENTS = INT32_MAX, MULTIPLE = 64 };
 
 /* The loss may cost this factor more than in one piece; beyond it a chunk is doubled whatever memory it takes. */

@@ -91,7 +91,7 @@ typedef struct found {
     int written[ORDER_OPERANDS]; /* [operand] number of writes to its object so far */
     int read[OP_MAX_OUT];        /* [output] number of reads of its object since */
     int messages;                /* a launch's count of messages between stages and of waits for them so far */
-    int launched;                /* and of collectives of its queue */
+    int launched;                /* a launch's count of collectives of its queue */
 } found;
 
 static bool is_operand(const op *o, int k)
@@ -297,7 +297,7 @@ static tensor *last_output(const compiled_program *out)
     return out->list.ops[out->list.count - 1]->out[0];
 }
 
-/* The sums of columns [first, first + count), contiguous. */
+/* Appends the sums of columns [first, first + count), contiguous. */
 static tensor *append_columns(compiled_program *out, const op *product, const op *scatter, int64_t first, int64_t count)
 {
     op part = *product, sums = *scatter;
@@ -329,7 +329,7 @@ static void cut_columns(compiled_program *out, const op *product, const op *scat
     }
 }
 
-/* Rows of a product's operand and results; of `own`, which holds them alone, unless that is NULL. */
+/* Appends rows of a product's operand and results; of `own`, which holds them alone, unless that is NULL. */
 static void append_rows(compiled_program *out, const op *product, const tensor *own, int64_t first, int64_t count)
 {
     op part = *product;
@@ -355,7 +355,7 @@ static void cut_rows(compiled_program *out, const op *gather, const op *product)
     append_rows(out, product, NULL, first + count, rows - first - count);
 }
 
-/* How many operands each object of a list is. */
+/* Counts the operands that are each object of a list. */
 static int *count_uses(int **objects, const program *list)
 {
     int count;
@@ -367,14 +367,14 @@ static int *count_uses(int **objects, const program *list)
     return uses;
 }
 
-/* A product with a result that only the scatter reads. */
+/* True if only the scatter reads the product's result. */
 static bool makes_sums(const op *product, const op *scatter, int uses)
 {
     return product->kind == OP_linear && scatter->kind == OP_reduce_scatter && scatter->in[0] == product->out[0] &&
            scatter->at.owner < 0 && uses == 2 && scatter->out[0]->shape[1] >= PARTS;
 }
 
-/* A product that is worth it: with few columns a rank's own rows take less time than the gather, and fill no GPU. */
+/* True if parts are worth it: with few columns a rank's own rows take less time than the gather, and fill no GPU. */
 static bool reads_rows(const op *gather, const op *o)
 {
     if (!op_is(o, OP_CLASS_PRODUCT) || op_has(o, OP_GRADIENT) || gather->kind != OP_all_gather || gather->at.owner >= 0)
@@ -387,7 +387,7 @@ void order_parts_cut(compiled_program *out, const program *bare)
 {
     program whole = out->list;
     int *objects, *uses = count_uses(&objects, &whole), at = 0;
-    const op *gather = NULL; /* the last of those in parts, until its result is read */
+    const op *gather = NULL; /* the last gather in parts, until its result is read */
     out->list = (program){0};
     for (int i = 0; i < whole.count; i++) {
         op *o = whole.ops[i], *next = i + 1 < whole.count ? whole.ops[i + 1] : NULL;
@@ -418,7 +418,7 @@ static bool is_collective(const op *o)
     return op_communicates(o) && !axis_between_stages((axis)o->at.axis);
 }
 
-/* Long enough to hide a transfer. All ranks of a stage have the same of these. */
+/* True if the op hides a transfer. All ranks of a stage have the same such ops. */
 static bool is_long(const op *o)
 {
     return product_multiplies(o) || op_is(o, OP_CLASS_ATTENTION);
@@ -501,7 +501,7 @@ static int *as_it_is(const orderer *o)
 
 /* ---- launches --------------------------------------------------------------------------------------------------- */
 
-/* The place to which the launch `at` may move. */
+/* Returns the earliest place of the launch `at`. */
 static int earliest(const orderer *o, int at)
 {
     const op *launch = o->list->ops[at];
@@ -526,12 +526,12 @@ enum { WINDOW_FILLED = 8, WINDOW_HALVED = 128 };
 typedef struct filler {
     orderer *o;
     int window;
-    int *place;              /* [ops]: where each goes */
+    int *place;              /* [ops] new places */
     int free[WINDOW_HALVED]; /* products that may still move down to here, oldest first */
     int count;
     int *launched; /* [ops] collectives that are under way, ascending */
     int under_way;
-    int last_long; /* the last op that computes long and stays; -1 */
+    int last_long; /* the last long op that stays; -1 */
     bool *bare;    /* [ops], or NULL: marks launches with no long op before the op that needs them */
 } filler;
 
@@ -637,7 +637,7 @@ static void cut_bare(compiled_program *out, compile_order how)
 void order_micro_batches(compiled_program *out, compile_order how)
 {
     program whole = {0};
-    bool communicates = false; /* every rule of order moves something for a transfer's sake */
+    bool communicates = false; /* every rule of order moves ops for a transfer */
     for (int i = 0; i < out->list.count; i++)
         communicates |= op_communicates(out->list.ops[i]);
     if (!communicates)

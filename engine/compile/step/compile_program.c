@@ -131,7 +131,7 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
     return bound;
 }
 
-/* How many ends a body has where the vocabulary is divided. */
+/* Number of ends of a body: one per pass over the head where the vocabulary is divided. */
 static int passes_of(const compiled *c, const recorder *r)
 {
     return c->model.vocabulary ? decoder_passes(&c->model, r->training) : 1;
@@ -281,8 +281,8 @@ static int neighbour(const compiled *c, int chunk, int by)
 
 static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch);
 
-/* Returns the tensor that one chunk of a stage hands to another of the same stage, without a message: the one that the
- * maker's body writes. NULL: `t` is not handed over. */
+/* Returns the tensor that one chunk hands to another of the same stage, without a message: the one that the maker's
+ * body writes. NULL: `t` is not handed over. */
 static tensor *handed_over(unroller *u, const tensor *t, int chunk, int microbatch)
 {
     const recorded_ends *to = &u->chunks[chunk].of[0];
@@ -375,7 +375,7 @@ static int peer_rank(const compiled *c, int stage)
     return grid_rank_at(&c->options.grid, at);
 }
 
-/* Ends what `o` began. */
+/* Appends the wait for `o`. */
 static void append_wait(compiled_program *out, const op *o)
 {
     op wait = *o;
@@ -399,8 +399,8 @@ static op *append_message(compiled_program *out, bool receive, tensor *t, const 
 
 /* ---- exchanges among all stages ---------------------------------------------------------------------------------- */
 
-/* One tensor is on all stages; the other is the stage's own with the first or the last layers, or of the statistics
- * each stage's part. */
+/* Exchanges: one tensor is on all stages; the other is the stage's own with the first or the last layers, or for the
+ * statistics each stage's part. */
 static const struct {
     bool gathers; /* gathers from the other end; else sums onto it */
     bool backward;
@@ -430,7 +430,7 @@ static op *append_exchange(unroller *u, int kind, int pass, int microbatch)
 {
     chunk_map map = compile_chunks(&u->c->options);
     int body = map.chunks + meetings[kind].body;
-    bool last = meetings[kind].body == SCHEDULE_HEAD || pass > 0; /* layers, not the first */
+    bool last = meetings[kind].body == SCHEDULE_HEAD || pass > 0; /* its own end: the last layers, not the first */
     op like = {.kind = meetings[kind].gathers ? OP_all_gather : OP_reduce_scatter,
                .phase = meetings[kind].backward ? PHASE_BACKWARD : PHASE_FORWARD,
                .chunk = (int16_t)body,

@@ -1,6 +1,5 @@
-/* Programs from a model: record each chunk of layers once, unroll them in the schedule's order, append reductions and
- * the optimizer, find waits, lifetimes and addresses. The model is not changed; a program owns all that was made for
- * it. */
+/* Programs of a model: records each chunk of layers once, unrolls them in the schedule's order, appends reductions and
+ * the optimizer, finds waits, lifetimes and addresses. The model is not changed; a program owns all its parts. */
 #pragma once
 
 #include "engine/compile/model/compile_model.h"
@@ -14,7 +13,7 @@ typedef struct compile_keep {
     uint8_t *const *drop;
     compile_order order; /* one for all ranks of a stage */
     int rung;            /* index of a capacity bucket (layers/ladder.h) */
-    int64_t enough;      /* transient bytes that are few enough: placing stops there; 0: near the lower bound */
+    int64_t enough;      /* placing stops at this many transient bytes; 0: near the lower bound */
 } compile_keep;
 
 /* A step of `microbatches` micro-batches. bound_only: lifetimes and the lower bound, no addresses. `out` must be freed
@@ -50,22 +49,22 @@ typedef struct unroll_what {
     recompute recompute;
     int rung;             /* index of a capacity bucket (layers/ladder.h) */
     const uint8_t *drop;  /* [forward op of the chunk], for RECOMPUTE_CHOSEN */
-    bool fuse;            /* ops (kernels/record/fuse.h): the last thing done to a body */
+    bool fuse;            /* fuse ops (kernels/record/fuse.h): the last change of a body */
     tensor *const *whole; /* weights gathered before the bodies, by number (update_begin), or NULL */
 } unroll_what;
 
-/* How many are recorded of a stage: its chunks, and its parts of a divided vocabulary. */
+/* Number of bodies recorded for a stage: its chunks, and its parts of a divided vocabulary. */
 int unroll_bodies(const compiled *c);
-/* Ops and tensors go to `p`. */
+/* Records a body; ops and tensors are allocated in `p`. */
 void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what *what);
 void unroll_recorded_free(recorded *r);
 /* The micro-batches' part of a program: bodies unrolled in the schedule's order, sends and receives between. */
 status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s);
 
-/* The schedule of a step: the configured one, made, or with SCHEDULE_AUTO a copy of o->found (compile_find()), which
+/* Makes the schedule of a step: the configured one or, with SCHEDULE_AUTO, a copy of o->found (compile_find()), which
  * must be there. */
 status compile_schedule(schedule *out, const compile_options *o, int microbatches);
-/* Likewise of a kind with a name, which the layout allows; with the vocabulary's work in it where that is divided. */
+/* Makes a schedule of a named kind, which the layout allows; it includes the vocabulary's work if that is divided. */
 status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches);
-/* `s`, of layers alone, becomes one with the vocabulary's work, with such costs. */
+/* Adds the vocabulary's work, with these costs, to `s`, a schedule of layers alone. */
 void compile_schedule_share(schedule *s, const compile_options *o, const simulate_cost *costs, double hop);

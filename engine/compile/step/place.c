@@ -28,7 +28,7 @@ typedef struct users {
     int *positions; /* positions of all storages */
 } users;
 
-/* The place of a tensor's storage, which is taken where it was free. */
+/* Returns the place of a tensor's storage, taking a free one if it has none. */
 static storage_users *place_of(const users *u, const tensor *t)
 {
     const tensor *root = compiled_holder(t), *there;
@@ -83,7 +83,7 @@ static users *users_open(const program *p)
     return u;
 }
 
-/* The first of these ascending positions after `at`, if it is below `most`; else `most`. */
+/* Returns the first of these ascending positions after `at`, if it is below `most`; else `most`. */
 static int first_behind(const int *positions, int count, int at, int most)
 {
     int low = 0, high = count;
@@ -97,7 +97,7 @@ static int first_behind(const int *positions, int count, int at, int most)
     return low < count && positions[low] < most ? positions[low] : most;
 }
 
-/* The first op after op `at` that must find it complete: it reads or writes what `at` writes, or writes what `at`
+/* Returns the first op after op `at` that needs it complete: it reads or writes what `at` writes, or writes what `at`
  * reads; the program's count, if none does. */
 static int users_first(const users *u, int at)
 {
@@ -153,7 +153,7 @@ void place_waits(compiled_program *out, compile_order how)
         if (o->phase != PHASE_BEGIN)
             after_gathers = i;
         if (!op_starts(o) || is_lowered(o))
-            continue; /* where messages are waited for is decided by the lowering */
+            continue; /* the lowering decides where messages are waited for */
         int user = how == ORDER_AS_LOWERED && o->phase == PHASE_BEGIN && !is_transient(o->out[0])
                        ? after_gathers
                        : users_first(index, i);
@@ -267,7 +267,7 @@ static void live_at(uses *u, tensor *t, const op *o)
 
 /* ---- in place --------------------------------------------------------------------------------------------------- */
 
-/* Bytes from the start of the storage that `t` lies in. */
+/* Returns the offset of `t` in its storage, in bytes. */
 static int64_t offset_of(const tensor *t)
 {
     int64_t offset = 0;
@@ -276,8 +276,8 @@ static int64_t offset_of(const tensor *t)
     return offset;
 }
 
-/* Do two tensors in the same bytes share any? Columns of rows that are equally far apart share none if they lie side by
- * side. */
+/* True if two tensors in the same storage share any byte. Columns of rows that are equally far apart share none if they
+ * lie side by side. */
 static bool overlaps(const tensor *a, const tensor *b)
 {
     int64_t from = offset_of(a), other = offset_of(b), pitch = a->pitch * dtype_bytes((dtype)a->type);
@@ -299,7 +299,7 @@ static int count_reads(const op *o, const tensor *x)
     return times;
 }
 
-/* May `y` take the storage of `x`, one of the inputs of `o`? It must die with the op (or, asynchronous, with its
+/* True if `y` may take the storage of `x`, an input of `o`, which must die with the op (or, asynchronous, with its
  * wait). */
 static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
 {
@@ -325,7 +325,7 @@ static bool fits_columns(const uses *u, const op *o, tensor *whole, const tensor
     return alike && own->next < 0 && own->pitched && base->first <= whole->first && whole->last <= base->last;
 }
 
-/* Does an op from `first` to `last` name any byte of `part`, but by the name of `part` itself? */
+/* True if an op from `first` to `last` names any byte of `part`, other than by `part` itself. */
 static bool named_between(const uses *u, tensor *part, int first, int last)
 {
     for (int i = compiled_holder(part)->id; i >= 0; i = u->all[i].next) {
@@ -357,7 +357,7 @@ static bool take_columns(uses *u, const op *o, tensor *x, tensor *y)
     return true;
 }
 
-/* The input `x` is made in the columns of the base for which the output `y` is the first to write them. */
+/* Makes the input `x` in the columns of the base that the output `y` is the first to write. */
 static bool make_in_columns(uses *u, const op *o, tensor *x, tensor *y)
 {
     if (!fits_columns(u, o, x, y) || y->first != o->index || x->last != o->index || count_reads(o, x) != 1 ||
@@ -367,7 +367,7 @@ static bool make_in_columns(uses *u, const op *o, tensor *x, tensor *y)
     return true;
 }
 
-/* The k-th input of `o`, if its j-th output may be in that one's place. */
+/* Returns the k-th input of `o`, if its j-th output may take its storage. */
 static tensor *paired(const op *o, int j, int k)
 {
     return op_row_of(o)->takes[j] >> k & 1 ? o->in[k] : NULL;
@@ -417,7 +417,7 @@ static void share_in_place(uses *u, compiled_program *out)
             put_output_in_place(u, p->ops[i], wait_of, j);
 }
 
-/* Outputs in the storage of inputs, and from when to when each storage is needed. */
+/* Puts outputs into the storage of inputs, and finds each storage's lifetime. */
 static void find_storage(compiled_program *out)
 {
     uses u = {0};
@@ -498,7 +498,7 @@ void place_transients(compiled_program *out, const compiled *c, bool bound_only)
         for (int i = 0; i < out->list.count; i++)
             for (int k = 0; k < COMPILED_OPERANDS; k++) {
                 tensor *t = compiled_operand(out->list.ops[i], k);
-                if (t && is_transient(t)) /* persistent ones have their addresses, and belong to the model */
+                if (t && is_transient(t)) /* persistent tensors have addresses, and belong to the model */
                     t->address = compiled_holder(t)->address + offset_of(t);
             }
     }

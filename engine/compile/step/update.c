@@ -416,7 +416,7 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
  * about; no bit of a sum depends on it. */
 static void flush_bucket(update *u, axis a);
 
-/* Puts a gradient where its next sum is made, and makes that if enough have come. */
+/* Adds a gradient to the bucket of its next sum, and flushes the bucket if it is full. */
 static void reduce(update *u, const parameter *p, axis after)
 {
     const tensor *d = u->gradient[p->number];
@@ -444,7 +444,7 @@ static void flush_bucket(update *u, axis a)
         reduce(u, full.of[i], a);
 }
 
-/* The parameter that has the same weight and a gradient apart, or NULL. */
+/* Returns the parameter with the same weight but a gradient of its own, or NULL. */
 static const parameter *sharer_of(const compiled *c, const parameter *p)
 {
     for (int i = 0; i < c->model.parameter_count; i++)

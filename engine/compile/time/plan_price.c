@@ -12,7 +12,7 @@ static bool is_message(const op *o)
     return op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
 }
 
-/* Does it travel while other ops compute? Weights and gradients do. */
+/* True if the op travels while other ops compute: weights and gradients do. */
 static bool travels_beside(const op *o)
 {
     return op_communicates(o) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS;

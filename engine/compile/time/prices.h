@@ -16,7 +16,7 @@ double plan_price_hop(const profile *h, const compiled *c);
 typedef struct plan_update {
     double flops, seconds;
     int64_t sent;    /* bytes, along the tensor axis */
-    int64_t working; /* bytes of transient tensors where most are alive */
+    int64_t working; /* bytes of transient tensors alive at the peak */
 } plan_update;
 plan_update plan_price_update(const profile *h, const compiled *c);
 
@@ -41,5 +41,5 @@ double latent_width(const compile_options *o, bool gathers);
 
 /* Seconds of a layer's transfers of tokens, of one micro-batch, there and back, forward and backward. */
 double dispatch_seconds(const compile_options *o, const profile *p, bool slots);
-/* Do tokens travel in slots? As the layout says; or by profile_compiled_for(); where rows are dropped they do not. */
+/* True if tokens travel in slots: as the layout says, or by profile_compiled_for(); never where rows are dropped. */
 bool dispatch_by_slots(const compile_options *o);

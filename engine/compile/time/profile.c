@@ -92,7 +92,7 @@ double profile_products(const profile *p, dtype type)
     return peak_of(p, type) * p->tile[0].share;
 }
 
-/* The op that says which of the rows of `o` tokens have, or NULL: its second output, the experts' offsets, is among the
+/* Returns the op that assigns rows of `o` to tokens, or NULL: its second output, the experts' offsets, is among the
  * operands. No other op's is a vector of integers. */
 static const op *assigned_by(const op *o)
 {
@@ -105,8 +105,8 @@ static const op *assigned_by(const op *o)
     return NULL;
 }
 
-/* The share of an op's planned rows that tokens have, on the slowest of the ranks that divide experts; 1 of ops that
- * compute all rows. The waves of a ladder are planned for more than come. */
+/* Returns the share of an op's planned rows that hold tokens, on the slowest of the ranks that divide experts; 1 for
+ * ops that compute all rows. Overflow passes are planned for more rows than come. */
 static double rows_filled(const profile *p, const op *o)
 {
     const op *by = assigned_by(o);
@@ -123,8 +123,8 @@ static double rows_filled(const profile *p, const op *o)
     return rows <= 0 ? 0 : rows < planned ? rows / planned : 1;
 }
 
-/* Rows, columns and depth of a product, or of each expert's if all have as many of the rows that are filled; how many
- * products there are, 0 of any other op. */
+/* Finds rows, columns and depth of a product, or of each expert's if all have equally many filled rows. Returns the
+ * number of products, 0 for any other op. */
 static int64_t product_size(double size[3], const op *o, double filled)
 {
     if (op_is(o, OP_CLASS_GROUPED)) {
@@ -190,7 +190,7 @@ static double share_added(const op *o, const op *by, double filled)
     return rows < all ? rows / all : 1;
 }
 
-/* Bytes that an op moves. Rows that no token has are written, not read; nor is any weight without rows. */
+/* Counts the bytes that an op moves. Rows without tokens are written, not read; nor is any weight without rows. */
 static double bytes_of(const op *o, double filled)
 {
     const unsigned in_place = op_row_of(o)->takes[0];
@@ -232,7 +232,7 @@ static double share_at(const profile_length *at, bool gradient)
     return gradient ? at->gradient : at->forward;
 }
 
-/* The share of its peak that the op reaches. A window counts by the keys that its queries see. */
+/* Returns the share of its peak that the op reaches. A window counts the keys that its queries see. */
 static double attention_share(const profile *p, const op *o)
 {
     const bool gradient = op_has(o, OP_GRADIENT);
@@ -273,7 +273,7 @@ static double model_attention(const profile *p, const op *o)
     return (compute > move ? compute : move) + ordered_seconds(p, o) + p->start;
 }
 
-/* Neighbours that one launch does together have no start of their own. */
+/* Neighbours in one launch have no start of their own. */
 static double model_rest(const profile *p, const op *o)
 {
     op_cost cost = op_row_of(o)->cost(o);
@@ -295,7 +295,7 @@ static double model_op(const profile *p, const op *o)
 
 /* ---- measured ---------------------------------------------------------------------------------------------------- */
 
-/* How far apart two sizes are, in factors. */
+/* Returns the distance of two sizes, in factors. */
 static double distance(const double a[3], const double b[3])
 {
     double sum = 0;
@@ -342,7 +342,7 @@ double profile_op(const profile *p, const op *o)
     return seconds * measured(p, (op_kind)o->kind, type_of(o), o->at.accumulate != OP_WRITES, size);
 }
 
-/* The row of lengths for a sequence, a new one where there is none; NULL: there are too many. */
+/* Returns the row of lengths for a sequence, a new one if there is none; NULL: there are too many. */
 static profile_length *length_of(profile *p, double sequence)
 {
     int at = 0;
@@ -387,7 +387,7 @@ bool profile_leaves_node(const profile *p, const grid *g, axis a)
     return grid_span(g, a) > p->node_ranks;
 }
 
-/* Members of this rank's group on its node: their network ports serve the group together. Members ascend. */
+/* Counts members of this rank's group on its node: their network ports serve the group together. Members ascend. */
 static int on_node(const profile *p, const grid *g, axis a)
 {
     int members = grid_group_size(g, a), count = 0, mine = g->rank / p->node_ranks;

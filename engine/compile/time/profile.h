@@ -141,7 +141,7 @@ double profile_collective(const profile *p, const grid *g, axis a, op_kind kind,
 /* Makes a point: `o`, not a wait, took `seconds`; or communication of `kind`, of which a member sends `bytes`. */
 profile_point profile_point_of(const profile *p, const op *o, double seconds);
 profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds);
-/* That attention, or its gradient, took so long: the best at its length counts. A ninth length is passed over. */
+/* Records the time of attention, or its gradient: the best at its length counts. A ninth length is skipped. */
 void profile_take_attention(profile *p, const op *o, double seconds);
-/* Does it leave the node? */
+/* True if the axis leaves the node. */
 bool profile_leaves_node(const profile *p, const grid *g, axis a);

@@ -118,7 +118,7 @@ static status check_keys(json_t *root, const char *path)
     return STATUS_OK;
 }
 
-/* "25 GB/s", "200 Gbit/s", "5 us", "989 TFLOP/s": in the measure's own unit. False: no number of this measure. */
+/* Parses "25 GB/s", "200 Gbit/s", "5 us", "989 TFLOP/s" in the measure's own unit. False: no such number. */
 static bool read_measure(double *out, const char *text, measure of)
 {
     static const struct {
@@ -191,7 +191,7 @@ static status take_flag(bool *out, const json_t *root, const char *name, const c
     return STATUS_OK;
 }
 
-/* A whole number from `least` on, which an int holds. */
+/* Reads a whole number of at least `least` that an int holds. */
 static status take_count(int *out, const json_t *root, const char *name, int least, const char *path)
 {
     const json_t *v = json_object_get(root, name);
@@ -217,7 +217,7 @@ static status take_network(profile *p, const json_t *root, const char *path)
     return take_flag(&p->host_moves, root, "host_moves", path);
 }
 
-/* The row of the table of devices that choices go by, where it is not the base's. */
+/* Reads the row of the table of devices that choices go by, unless it is the base's. */
 static status take_row(profile *p, const json_t *root, const char *path)
 {
     const json_t *word = json_object_get(root, "device");

@@ -11,15 +11,15 @@
 enum { COMPUTES, LAUNCHES, COPIES, WAITS };
 
 struct timing_op {
-    double seconds;      /* computing, or of the transfer */
-    double end;          /* when the rank goes on after it */
+    double seconds;      /* seconds of computing, or of the transfer */
+    double end;          /* time when the rank goes on */
     double launched;     /* a launch's time */
-    double travels;      /* and when its transfer begins */
+    double travels;      /* time when its transfer begins */
     double idle, behind; /* fields of a wait's timing_span */
     int request, microbatch;
     int peer; /* stage of a message; else -1 */
     uint8_t does, axis, upstream, phase, before;
-    bool leaves, sends, last; /* its node; or copies to host memory; of several launched as one */
+    bool leaves, sends, last; /* leaves its node; copies to host memory; last of a joint launch */
     bool late;                /* launched only past the rank's last micro-batch */
     int16_t chunk;
 };
@@ -108,7 +108,7 @@ typedef struct queue {
     int head, tail;
     double free;       /* idle from then on */
     double since, own; /* busy until then: waiting for links from `since` on, under way from `own` on */
-    int behind;        /* the axis for which it waited between */
+    int behind;        /* the axis that it waited for in between */
 } queue;
 
 /* A rank's link within its node or beyond: used by groups, and by messages out and in. Holds the latest times of use,
@@ -124,7 +124,7 @@ typedef struct request {
     double launched;   /* all participants have launched */
     double since, own; /* the queue's fields once it was under way */
     int behind;
-    int op; /* that launched it; -1: not yet */
+    int op; /* op that launched it; -1: none yet */
     bool met;
     int cause_rank, cause_op; /* the last rank and op to launch */
 } request;
@@ -134,7 +134,7 @@ typedef struct player {
     queue **queues; /* [ranks][communicators] */
     request **requests;
     link (*links)[LINKS];
-    double (*bus)[2]; /* when it is free: to the device, to host memory */
+    double (*bus)[2]; /* free times of copies: to the device, to host memory */
     int *at;
     double *now;
     int communicators;
@@ -192,7 +192,7 @@ static const timing_op *head_of(const player *s, int rank, int communicator)
     return q->head < q->tail ? &s->p->ranks[rank].ops[q->launched[q->head]] : NULL;
 }
 
-/* The played ranks that take part in what `rank` launches: all of them for an axis over stages, else it alone. */
+/* Finds the played ranks that take part in a launch by `rank`: all of them for an axis over stages, else it alone. */
 static int parties(int *out, const player *s, int rank, const timing_op *e)
 {
     const grid *g = &s->p->ranks[rank].grid;
@@ -242,7 +242,7 @@ static double launched_at(const player *s, int rank, const queue *q)
     return s->p->ranks[rank].ops[q->launched[q->head]].launched;
 }
 
-/* The op after which it was launched. */
+/* Returns the op after which it was launched. */
 static int launched_by(const timing_rank *r, int at)
 {
     return r->ops[at].late ? r->last_action : at;
@@ -253,7 +253,7 @@ static int link_of(const timing_op *e)
     return (e->leaves ? USES : 0) + (e->peer < 0 ? FOR_GROUPS : e->sends ? SENDS_MESSAGES : RECEIVES_MESSAGES);
 }
 
-/* When all members' links have a gap: each may push the start on for the others. */
+/* Returns when all members' links have a gap: each may push the start on for the others. */
 static double free_links(const player *s, const int *members, const int *links, int count, double start, double seconds)
 {
     for (bool moved = true; moved;) {
@@ -372,7 +372,7 @@ static bool try_meet(player *s, int rank, int communicator)
 
 /* ---- playing ----------------------------------------------------------------------------------------------------- */
 
-/* When the first of the transfers that travel now ends; infinite: none does. */
+/* Returns when the first of the current transfers ends; infinite: none does. */
 static double travels_until(const player *s, int rank, double now)
 {
     double until = INFINITY;
@@ -384,7 +384,7 @@ static double travels_until(const player *s, int rank, double now)
     return until;
 }
 
-/* How long an op takes that would take `alone` seconds and begins now: it goes on faster when a transfer has ended. */
+/* Returns the time of an op that takes `alone` seconds alone and begins now: it speeds up when a transfer ends. */
 static double beside_transfers(const player *s, int rank, double alone)
 {
     const double left = 1 - s->p->profile->taken, begin = s->now[rank];
@@ -486,7 +486,7 @@ static void add_cause(timing *p, double seconds, const char *what, int stage, co
     int i = 0;
     while (i < p->cause_count && strcmp(p->causes[i].text, text) != 0)
         i++;
-    if (i == TIMING_CAUSES) /* the rest is told as one */
+    if (i == TIMING_CAUSES) /* the rest counts as one */
         snprintf(p->causes[--i].text, TIMING_TEXT, "other");
     else if (i == p->cause_count)
         memcpy(p->causes[p->cause_count++].text, text, sizeof text);
@@ -545,8 +545,8 @@ static void note_transfers(player *s, int rank)
     }
 }
 
-/* Ranks that share a host's cores give them to each other while they wait; but all their work takes as long as all
- * cores need for it. Of each stage's ranks one is played. */
+/* Charges waits for cores: ranks that share a host's cores give them to each other while they wait, but all their work
+ * takes as long as all cores need for it. Only one rank per stage is played. */
 static void share_cores(timing *p)
 {
     const profile *h = p->profile;
@@ -565,7 +565,7 @@ static void share_cores(timing *p)
     if (work <= p->seconds)
         return;
     p->bubble = 0;
-    for (int r = 0; r < p->count; r++) { /* a rank that waits for a core has work: that is no bubble */
+    for (int r = 0; r < p->count; r++) { /* a rank that waits for a core has work: this is no bubble */
         p->ranks[r].cores = work - p->seconds;
         p->ranks[r].compute += work - p->seconds;
         p->bubble += p->ranks[r].idle / work / p->count;

@@ -67,6 +67,6 @@ typedef struct timing_span {
 timing_span timing_op_at(const timing *p, int stage, int index);
 /* Begin and end of the actions of `s` as they were played, into `out` as simulate_run makes it (and frees it). */
 status timing_spans(simulation *out, const timing *p, const schedule *s);
-/* Call it once timing_run is done: seconds between the ends of a stage's ops of this phase, their waits included. */
+/* Seconds between the ends of a stage's ops of this phase, waits included; call timing_run first. */
 double timing_seconds(const timing *p, int stage, phase of);
 void timing_free(timing *p);

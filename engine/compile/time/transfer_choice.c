@@ -30,7 +30,7 @@ bool dispatch_by_slots(const compile_options *o)
 {
     if (o->layout.expert <= 1 || o->layout.expert_dispatch != CONFIG_DISPATCH_AUTO)
         return o->layout.expert > 1 && o->layout.expert_dispatch == CONFIG_DISPATCH_SLOTS;
-    if (o->shape.expert_drop) /* which rows are dropped hangs on no price */
+    if (o->shape.expert_drop) /* prices do not decide which rows are dropped */
         return false;
     const profile p = profile_compiled_for(o);
     return dispatch_seconds(o, &p, true) < dispatch_seconds(o, &p, false);
@@ -63,7 +63,7 @@ double latent_seconds(const compile_options *o, const profile *p, bool gathers)
     const grid g = grid_of(&o->grid, 0); /* rank 0: all ranks choose the same */
     const layer_shape l = crossing_layer(o);
     const dtype type = precision_compute(o->precision);
-    const double rows = (double)tokens_count(o).rank * (g.size[GRID_CONTEXT] - 1); /* other ranks' */
+    const double rows = (double)tokens_count(o).rank * (g.size[GRID_CONTEXT] - 1); /* other ranks' rows */
     if (decoder_crossing_of(&o->shape).what != CROSSING_LATENTS || rows == 0)
         return 0;
     double seconds = TRANSFERS * profile_collective(p, &g, AXIS_CONTEXT, OP_all_gather,
@@ -73,7 +73,7 @@ double latent_seconds(const compile_options *o, const profile *p, bool gathers)
     return seconds + (gathers ? PRODUCTS * product / profile_products(p, type) : 0);
 }
 
-/* Are latents gathered? As the layout says, or by profile_compiled_for(). */
+/* True if latents are gathered: as the layout says, or by profile_compiled_for(). */
 static bool latent_gathers(const compile_options *o)
 {
     if (decoder_crossing_of(&o->shape).what != CROSSING_LATENTS || o->grid.size[GRID_CONTEXT] == 1 ||

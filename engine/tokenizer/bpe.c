@@ -11,11 +11,10 @@
 struct added {
     added_token *tokens; /* [room], sorted by their bytes */
     int count, room;
-    int first[257]; /* tokens whose first byte is b: first[b] .. first[b + 1] */
+    int first[257]; /* tokens with first byte b: first[b] .. first[b + 1] */
 };
 
-/* Where to look for added tokens: in text[from .. length). With `ordinary_only` special tokens are text like any
- * other. */
+/* A search for added tokens in text[from .. length). With `ordinary_only` special tokens are text like any other. */
 typedef struct added_search {
     const char *text;
     int64_t length;
@@ -73,8 +72,8 @@ void added_sort(added *a)
     a->first[256] = at;
 }
 
-/* The longest token at `text`: among the sorted tokens the range that agrees with the text so far narrows
- * byte by byte; the first of a range is the one that ends here, if any does. */
+/* Finds the longest token at `text`: among the sorted tokens the range that agrees with the text so far narrows byte by
+ * byte; the first of a range is the one that ends here, if any does. */
 static const added_token *longest_at(const added *a, const char *text, int64_t length)
 {
     int low = a->first[(uint8_t)text[0]], high = a->first[(uint8_t)text[0] + 1];
@@ -86,7 +85,7 @@ static const added_token *longest_at(const added *a, const char *text, int64_t l
             break;
         uint8_t byte = (uint8_t)text[depth];
         int from = low, to = high;
-        while (from < to) { /* the first token whose byte is not below */
+        while (from < to) { /* finds the first token that has a byte not below it */
             int middle = from + (to - from) / 2;
             if ((uint8_t)a->tokens[middle].text[depth] < byte)
                 from = middle + 1;
@@ -95,7 +94,7 @@ static const added_token *longest_at(const added *a, const char *text, int64_t l
         }
         low = from;
         to = high;
-        while (from < to) { /* the first whose byte is above */
+        while (from < to) { /* finds the first token that has a byte above it */
             int middle = from + (to - from) / 2;
             if ((uint8_t)a->tokens[middle].text[depth] <= byte)
                 from = middle + 1;
@@ -146,8 +145,8 @@ static int64_t strip_right(const char *text, int64_t stop, int64_t length)
     return stop;
 }
 
-/* The first added token; NULL when there is none. [*start, *stop) is what it takes of the text, stripped space
- * included, and begins at s->taken at the earliest. s->from becomes where to go on looking. */
+/* Finds the first added token; NULL: none. [*start, *stop) is its range of the text, stripped space included, and
+ * begins at s->taken at the earliest. s->from becomes the start of the next search. */
 static const added_token *added_next(const added *a, int64_t *start, int64_t *stop, added_search *s)
 {
     const char *text = s->text;
@@ -163,7 +162,7 @@ static const added_token *added_next(const added *a, int64_t *start, int64_t *st
             continue;
         *start = at;
         *stop = s->from = at + token->length;
-        at = s->from - 1; /* one that is passed over hides what begins within it, too */
+        at = s->from - 1; /* a token that is skipped hides tokens that begin within it, too */
         if (s->ordinary_only && token->special)
             continue;
         if (token->single_word && !stands_alone(text, *start, *stop, length))
@@ -189,7 +188,7 @@ struct bpe_scratch {
     buffer marked;            /* a part with spaces for marks */
 };
 
-typedef struct job { /* what every step of one bpe_encode needs */
+typedef struct job { /* the arguments of every step of one bpe_encode */
     const bpe *b;
     bpe_scratch *s;
     buffer_ids *out;
@@ -236,7 +235,7 @@ void bpe_scratch_close(bpe_scratch *s)
     free(s);
 }
 
-/* The token of each byte. */
+/* Lists the token of each byte. */
 static void list_bytes(const bpe *b, buffer_ids *symbols, const uint8_t *word, int64_t length)
 {
     bool was_unknown = false;
@@ -251,7 +250,7 @@ static void list_bytes(const bpe *b, buffer_ids *symbols, const uint8_t *word, i
     }
 }
 
-/* The token of each character, or those of its bytes; a space is a mark. */
+/* Lists the token of each character, or those of its bytes; a space is a mark. */
 static void list_characters(const bpe *b, buffer_ids *symbols, const uint8_t *word, int64_t length)
 {
     uint32_t code;
@@ -299,7 +298,7 @@ static void encode_word(const job *j, const uint8_t *word, int64_t length)
     words_remember(j->s->words, j->out, before);
 }
 
-/* Cut text by step number `step` and hand the pieces to the next one; after the last step they are words. */
+/* Cuts text by step number `step` and passes the pieces to the next one; after the last step they are words. */
 static status cut(const job *j, int step, const char *text, int64_t length)
 {
     if (length == 0)
@@ -337,7 +336,7 @@ static status cut(const job *j, int step, const char *text, int64_t length)
     return rule->drop_others ? STATUS_OK : cut(j, step + 1, text + done, length - done);
 }
 
-/* What stands between added tokens; `first`: it begins the text. */
+/* A stretch of text between added tokens; `first`: it begins the text. */
 typedef struct part {
     const char *text;
     int64_t length;
@@ -346,7 +345,7 @@ typedef struct part {
 
 typedef status part_function(const job *j, const part *p);
 
-/* Emit the added tokens of `a` in the text and hand the parts between them on. */
+/* Emits the added tokens of `a` in the text and passes on the parts between them. */
 static status around_added(const job *j, const added *a, part_function *next, const part *p)
 {
     int64_t start, stop;
@@ -363,7 +362,7 @@ static status around_added(const job *j, const added *a, part_function *next, co
     return rest.length > 0 ? next(j, &rest) : STATUS_OK;
 }
 
-/* Words begin at a mark behind another character; without merges across those they are encoded one by one. */
+/* Encodes words one by one if no merge crosses them; a word begins at a mark after another character. */
 static void encode_characters(const job *j, const part *p)
 {
     const bpe *b = j->b;
@@ -402,7 +401,7 @@ status bpe_normalize(const bpe *b, buffer normal[2], const char **text, int64_t 
         bool stable = step->kind == BPE_FORM && step->form == UNICODE_NFC;
         if (stable && unicode_is_stable(b->classes, *text, *length))
             continue;
-        buffer *to = &normal[*text == normal[0].bytes]; /* the one that it is not in */
+        buffer *to = &normal[*text == normal[0].bytes]; /* the buffer that does not hold the text */
         to->length = 0;
         if (step->kind == BPE_FORM)
             TRY(unicode_normalize(to, *text, *length, step->form));

@@ -40,38 +40,38 @@ void added_sort(added *a);
 /* One step of pre-tokenizing: cut at the matches of a pattern. */
 typedef struct bpe_step {
     pattern *cut;                   /* NULL: does not cut */
-    bool drop_matches, drop_others; /* what is not a pre-token */
-    bool prefix_space;              /* before cutting, put a space in front of text that begins without one */
+    bool drop_matches, drop_others; /* drops text that is not a pre-token */
+    bool prefix_space;              /* puts a space in front of text that begins without one, before it cuts */
 } bpe_step;
 
 enum { BPE_STEPS = 8, BPE_NORMALS = 4 };
 
 /* One step of normalizing. */
 typedef struct bpe_normal {
-    enum { BPE_FORM, BPE_PREPEND, BPE_MARK } kind; /* to a normal form; a mark in front of a text; marks for spaces */
-    unicode_form form;                             /* of BPE_FORM */
+    enum { BPE_FORM, BPE_PREPEND, BPE_MARK } kind; /* normal form; a mark in front of a text; marks for spaces */
+    unicode_form form;                             /* form of BPE_FORM */
 } bpe_normal;
 
-/* Where Metaspace puts a mark in front: of every part between added tokens, of that which begins the text, of none. */
+/* Parts that get a mark in front from Metaspace: all parts between added tokens, the one that begins the text, none. */
 typedef enum bpe_scheme { BPE_ALWAYS, BPE_FIRST, BPE_NEVER } bpe_scheme;
 
 typedef struct bpe {
     unicode_classes *classes;
     vocabulary *vocabulary; /* the model's tokens by their bytes, the added ones as well */
     merges *merges;
-    added *raw, *normalized; /* added tokens looked for before and after normalization */
+    added *raw, *normalized; /* added tokens searched before and after normalization */
     bpe_step steps[BPE_STEPS];
     int step_count;
-    bpe_normal normals[BPE_NORMALS]; /* in order */
+    bpe_normal normals[BPE_NORMALS]; /* applied in this order */
     int normal_count;
-    bool characters;          /* characters merge, not bytes; one that is no token is its bytes' tokens */
+    bool characters;          /* merges characters, not bytes; a character without a token becomes its bytes' tokens */
     bool metaspace;           /* the pre-tokenizer puts marks for spaces, and in front as `scheme` says */
-    bpe_scheme scheme;        /* of metaspace */
-    bool words_apart;         /* of characters: no merge reaches across the beginning of a word */
-    bool strips_first;        /* decoding takes a space in front away */
+    bpe_scheme scheme;        /* scheme of metaspace */
+    bool words_apart;         /* characters only: no merge reaches across the beginning of a word */
+    bool strips_first;        /* decoding removes a space in front */
     int32_t byte_ids[256];    /* the token of one byte; -1: none */
     int32_t unknown;          /* the id of bytes without a token; -1: they are dropped */
-    bool fuse_unknown;        /* one for a run of them */
+    bool fuse_unknown;        /* one unknown for a run of them */
     bool whole_words;         /* a word that is a token is that token, whatever the merges (ignore_merges) */
     buffer_ids before, after; /* special tokens that the post-processor puts around a text */
 } bpe;
@@ -82,14 +82,13 @@ void bpe_close(bpe *b);
 bpe_scratch *bpe_scratch_open(void);
 void bpe_scratch_close(bpe_scratch *s);
 
-/* Normalize: *text and *length become the normal form, which is in one of the two buffers or where it was. */
+/* Normalizes: *text and *length become the normal form, in one of the two buffers or unmoved. */
 status bpe_normalize(const bpe *b, buffer normal[2], const char **text, int64_t *length);
 
-/* Append the tokens of well-formed UTF-8; `plain`: special tokens in it are text like any other. A scratch serves one
+/* Appends the tokens of well-formed UTF-8; `plain`: special tokens in it are text like any other. A scratch serves one
  * bpe only. */
 status bpe_encode(const bpe *b, bpe_scratch *s, buffer_ids *out, const char *text, int64_t length, bool plain);
 
-/* Reads a Hugging Face tokenizer.json into a bpe. Whatever it asks for that BPE here does not know is refused by its
- * name in the file, so that no text is encoded differently from what its author meant. `name` comes first in the
- * message of a failure. */
+/* Reads a Hugging Face tokenizer.json into a bpe. Refuses unsupported settings by their name in the file, so that no
+ * text is encoded differently than its author meant. `name` comes first in the message of a failure. */
 status bpe_json_open(bpe **out, const char *json, size_t length, const char *name);

@@ -42,7 +42,7 @@ static status id_of(int32_t *out, const json_t *value, const char *what, const c
 
 /* --- the byte alphabet -------------------------------------------------------------------------------------------- */
 
-/* The bytes that a model's token is written for; false when a character is not of the alphabet. */
+/* Decodes a model's token to its bytes; false when a character is not of the alphabet. */
 static bool token_bytes(buffer *out, const int16_t byte_of[BYTE_ALPHABET_CODES], const char *text, size_t length)
 {
     out->length = 0;
@@ -59,7 +59,7 @@ static bool token_bytes(buffer *out, const int16_t byte_of[BYTE_ALPHABET_CODES],
 
 /* --- model -------------------------------------------------------------------------------------------------------- */
 
-/* A token of the byte alphabet by its bytes, another by its text. */
+/* Adds a token of the byte alphabet by its bytes, another by its text. */
 static bool enter_bytes(bpe *b, buffer *bytes, const int16_t *byte_of, const char *key, int32_t id)
 {
     size_t length = strlen(key);
@@ -70,7 +70,7 @@ static bool enter_bytes(bpe *b, buffer *bytes, const int16_t *byte_of, const cha
     return vocabulary_add(b->vocabulary, id, bytes->bytes, bytes->length, VOCABULARY_INDEXED);
 }
 
-/* A token of characters by its text with spaces for marks, <0x41> by its byte. */
+/* Adds a token of characters by its text with spaces for marks, <0x41> by its byte. */
 static bool enter_characters(bpe *b, buffer *text, const char *key, int32_t id)
 {
     int64_t length = (int64_t)strlen(key);
@@ -108,7 +108,7 @@ static status read_vocabulary(bpe *b, json_t *vocab)
     return STATUS_OK;
 }
 
-/* The two sides of a merge, "a b" or ["a", "b"]; the first form is cut within *own, which the caller frees. */
+/* Splits a merge into its two sides, "a b" or ["a", "b"]; the first form is cut within *own, which the caller frees. */
 static status merge_sides(const char **left, const char **right, char **own, json_t *merge, size_t rank)
 {
     if (json_is_array(merge) && json_array_size(merge) == 2) {
@@ -129,7 +129,7 @@ static status merge_sides(const char **left, const char **right, char **own, jso
     return WRONG("model.merges: number %zu is neither \"a b\" nor [\"a\", \"b\"]", rank);
 }
 
-/* Does a mark follow another character? */
+/* True if a mark follows another character. */
 static bool crosses_words(const char *text)
 {
     for (const char *mark = strstr(text, MARK); mark; mark = strstr(mark + 1, MARK))
@@ -228,7 +228,7 @@ static const char *string_of(const json_t *object, const char *key)
     return text ? text : "";
 }
 
-/* Of a model of characters: marks for spaces, and one in front. */
+/* Reads the marks of a model of characters: marks for spaces, and one in front. */
 static status read_marks(bpe *b, json_t *value)
 {
     bool prepends = strcmp(type_of(value), "Prepend") == 0;
@@ -262,7 +262,7 @@ static status read_normalizer(bpe *b, json_t *value)
     return STATUS_OK;
 }
 
-/* Are all spaces of a normal form marks? */
+/* True if all spaces of a normal form are marks. */
 static bool is_marked(const bpe *b)
 {
     for (int i = 0; i < b->normal_count; i++)
@@ -331,7 +331,7 @@ static status read_metaspace(bpe *b, json_t *value)
 {
     static const char *const schemes[] = {[BPE_ALWAYS] = "always", [BPE_FIRST] = "first", [BPE_NEVER] = "never"};
     const char *scheme = string_of(value, "prepend_scheme"), *mark = string_of(value, "replacement");
-    if (!*scheme) /* as older files say it */
+    if (!*scheme) /* the form of older files */
         scheme = is_true(value, "add_prefix_space", true) ? "always" : "never";
     if (strcmp(mark, MARK) != 0)
         return WRONG("pre_tokenizer Metaspace: the replacement \"%.80s\" is not supported", mark);
@@ -347,7 +347,7 @@ static status read_metaspace(bpe *b, json_t *value)
     return WRONG("pre_tokenizer Metaspace: the prepend_scheme %s is not supported", scheme);
 }
 
-/* How a model of characters finds its words: by marks. A cut at spaces, where all are marks, is none. */
+/* Reads how a model of characters finds its words: by marks. A cut at spaces does nothing if all are marks. */
 static status read_pre_tokenizer_of_characters(bpe *b, json_t *value)
 {
     const char *at = string_of(json_object_get(value, "pattern"), "String");
@@ -379,7 +379,7 @@ static status read_pre_tokenizer(bpe *b, json_t *value)
 
 /* --- decoder and post-processor ----------------------------------------------------------------------------------- */
 
-/* Spaces for marks, bytes for <0x41>, all one text, and perhaps without a space in front. */
+/* Reads: spaces for marks, bytes for <0x41>, all one text, and perhaps without a space in front. */
 static status read_decoder_of_characters(bpe *b, const json_t *value)
 {
     static const char *const types[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
@@ -479,7 +479,7 @@ static status normalize_token(const bpe *b, buffer *text)
     return s;
 }
 
-/* By the text that it decodes to. */
+/* Adds an added token by its decoded text. */
 static bool enter_added(bpe *b, int32_t id, const char *content, int64_t length)
 {
     if (!b->characters)

@@ -5,8 +5,8 @@
 
 #include "memory/log.h"
 
-#define NONE  UINT32_MAX /* no merge: a rank after all others */
-#define SHORT 64         /* up to here looking at every pair again beats a heap */
+#define NONE  UINT32_MAX /* no merge: ranks after all others */
+#define SHORT 64         /* up to this length a scan of all pairs beats a heap */
 
 typedef struct entry {
     uint64_t pair; /* left << 32 | right; EMPTY */
@@ -23,11 +23,11 @@ struct merges {
 
 struct merges_scratch {
     int64_t room;
-    int32_t *ids;    /* [room] the token that begins here */
-    int32_t *next;   /* [room] where the following one begins; the count of symbols after the last */
-    int32_t *before; /* [room] where the preceding one begins, or -1 */
-    uint32_t *rank;  /* [room] of the pair that begins here; NONE */
-    int32_t *merged; /* [room] what that pair becomes */
+    int32_t *ids;    /* [room] token that begins here */
+    int32_t *next;   /* [room] index of the next token; the count of symbols after the last */
+    int32_t *before; /* [room] index of the preceding token, or -1 */
+    uint32_t *rank;  /* [room] rank of the pair that begins here; NONE */
+    int32_t *merged; /* [room] token into which that pair merges */
     uint64_t *heap;  /* [3 * room] rank << 32 | place */
 };
 
@@ -118,7 +118,7 @@ static void reserve(merges_scratch *s, int64_t count)
     s->heap = must_realloc(s->heap, 3 * room * sizeof *s->heap);
 }
 
-/* Few tokens: look through all pairs for the lowest rank, close the gap after each merge. */
+/* Merges few tokens: scans all pairs for the lowest rank, closes the gap after each merge. */
 static void apply_short(const merges *m, buffer_ids *out, const int32_t *ids, int count)
 {
     int32_t token[SHORT], merged[SHORT];
@@ -181,7 +181,7 @@ static uint64_t heap_pop(uint64_t *heap, int64_t *size)
     return top;
 }
 
-/* Look up the pair that begins at `at` and enter it into the heap if it can merge. */
+/* Looks up the pair that begins at `at` and enters it into the heap if it can merge. */
 static void consider(const merges *m, merges_scratch *s, int64_t *size, int32_t at, int32_t count)
 {
     s->rank[at] = NONE;
@@ -194,8 +194,8 @@ static void consider(const merges *m, merges_scratch *s, int64_t *size, int32_t 
         heap_push(s->heap, size, (uint64_t)e->rank << 32 | (uint32_t)at);
 }
 
-/* Many tokens: a linked list, and a heap of pairs in which outdated ones are recognised when they come up. At most
- * count - 1 pairs enter at first and two with each of count - 1 merges, hence 3 * count places. */
+/* Merges many tokens: a linked list, and a heap of pairs that recognises outdated ones when they come up. At most count
+ * - 1 pairs enter at first and two with each of count - 1 merges, hence 3 * count places. */
 static void apply_long(const merges *m, merges_scratch *s, buffer_ids *out, const int32_t *ids, int32_t count)
 {
     reserve(s, count);

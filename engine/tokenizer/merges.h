@@ -1,4 +1,4 @@
-/* Byte pair encoding of one pre-token: which pairs of tokens merge, in which order, into what.
+/* Byte pair encoding of one pre-token: which pairs of tokens merge, in which order, into which token.
  *
  * The rule: of all neighbouring pairs that can merge take the one of the lowest rank, of equals the leftmost; repeat
  * until none can. A merges is filled once and then read by any number of threads, each with its own merges_scratch.
@@ -16,13 +16,13 @@ typedef struct merges_scratch merges_scratch;
 
 merges *merges_open(int64_t expected);
 void merges_close(merges *m);
-/* left + right become `merged`; a later entry for the same pair replaces an earlier one. */
+/* Makes left + right become `merged`; a later entry for the same pair replaces an earlier one. */
 void merges_add(merges *m, int32_t left, int32_t right, uint32_t rank, int32_t merged);
 
 merges_scratch *merges_scratch_open(void);
 void merges_scratch_close(merges_scratch *s);
 
-/* Append the tokens to which ids[count] merge. count < 2^31. */
+/* Appends the tokens to which ids[count] merge. count < 2^31. */
 void merges_apply(const merges *m, merges_scratch *s, buffer_ids *out, const int32_t *ids, int64_t count);
 
 /* A memory of words seen lately and their tokens: nine of ten words of prose are among a few thousand.
@@ -41,14 +41,14 @@ typedef struct words_place {
 
 typedef struct words {
     words_place *places; /* [1 << WORDS_BITS]; an unused one has a key that no word has */
-    uint64_t key[4];     /* of the word asked for last */
+    uint64_t key[4];     /* key of the last word asked for */
     words_place *asked;  /* its place; NULL: too long to be remembered */
 } words;
 
 words *words_open(void);
 void words_close(words *w);
 
-/* Append the tokens of a word if they are remembered. */
+/* Appends the tokens of a word if they are remembered. */
 static inline bool words_recall(words *w, buffer_ids *out, const uint8_t *word, int64_t length)
 {
     w->asked = NULL;
@@ -70,7 +70,7 @@ static inline bool words_recall(words *w, buffer_ids *out, const uint8_t *word, 
     return false;
 }
 
-/* Remember the tokens of the word that words_recall did not know: those of `out` from `before` on. */
+/* Remembers the tokens of the word that words_recall missed: `out` from `before` on. */
 static inline void words_remember(words *w, const buffer_ids *out, int64_t before)
 {
     int64_t count = out->count - before;

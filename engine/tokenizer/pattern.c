@@ -11,7 +11,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* A character's class and bytes; at the end of the text class 0 and no bytes. */
+/* Returns a character's class and bytes; at the end of the text class 0 and no bytes. */
 static inline int peek(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end, int *bytes)
 {
     if (at >= end) {
@@ -27,7 +27,7 @@ static inline int peek(const unicode_classes *c, const uint8_t *text, int64_t at
     return unicode_class(c, code);
 }
 
-/* The end of the longest run of characters that have one of the classes `wanted`. */
+/* Returns the end of the longest run of characters that have one of the classes `wanted`. */
 static inline int64_t run_of(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end, int wanted)
 {
     for (int bytes; peek(c, text, at, end, &bytes) & wanted; at += bytes)
@@ -37,7 +37,7 @@ static inline int64_t run_of(const unicode_classes *c, const uint8_t *text, int6
 
 #define OF_SOME_CLASS (UNICODE_LETTER | UNICODE_NUMBER | UNICODE_SPACE)
 
-/* [^\s\p{L}\p{N}]* */
+/* Matches [^\s\p{L}\p{N}]* */
 static inline int64_t run_of_others(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end)
 {
     for (;;) {
@@ -48,8 +48,8 @@ static inline int64_t run_of_others(const unicode_classes *c, const uint8_t *tex
     }
 }
 
-/* 's|'t|'re|'ve|'m|'ll|'d after the apostrophe: the bytes of the letters, or 0. `fold`: in either case; U+017F is an s
- * then, too. */
+/* Matches 's|'t|'re|'ve|'m|'ll|'d after the apostrophe: the bytes of the letters, or 0. `fold`: in either case; U+017F
+ * is an s then, too. */
 static inline int contraction(const uint8_t *text, int64_t length, bool fold)
 {
     if (length < 1)
@@ -65,8 +65,8 @@ static inline int contraction(const uint8_t *text, int64_t length, bool fold)
     return 0;
 }
 
-/* \s+(?!\S)|\s+ where a run of white space begins at `at`: up to its last character, which is left to the word that
- * follows it; whole when nothing follows or it is but one character. */
+/* Matches \s+(?!\S)|\s+ where a run of white space begins at `at`: up to its last character, which is left to the next
+ * word; the whole run at the text's end, or if it is one character. */
 static inline int64_t leave_last_space(const uint8_t *text, int64_t at, int64_t run_end, int64_t end)
 {
     if (run_end == end)
@@ -96,7 +96,7 @@ static int64_t scan_gpt2(const unicode_classes *c, const uint8_t *text, int64_t 
     return leave_last_space(text, at, run_of(c, text, at, end, UNICODE_SPACE), end);
 }
 
-/* \s*[\r\n]+|\s+(?!\S)|\s+ where white space begins at `at`: through the last line end of the run if it has one */
+/* Matches \s*[\r\n]+|\s+(?!\S)|\s+ where white space begins at `at`: through the run's last line end, if any */
 static int64_t scan_space(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end)
 {
     int64_t run_end = at, behind_newline = 0;
@@ -162,7 +162,7 @@ static const struct {
     {CONTRACTIONS "\\p{N}" REST, scan_qwen},
 };
 
-/* The scanner that is equal to the pattern, or NULL when there is none. */
+/* Finds the scanner that is equal to the pattern, or NULL. */
 static scanner *scanner_find(const char *text)
 {
     for (unsigned i = 0; i < sizeof scanners / sizeof *scanners; i++)
@@ -177,7 +177,7 @@ const char *scanner_pattern(int index)
 }
 
 struct pattern {
-    scanner *scan; /* NULL: the code */
+    scanner *scan; /* NULL: uses `code` */
     pcre2_code *code;
     const unicode_classes *classes;
 };
@@ -199,7 +199,7 @@ static void put(buffer *out, const char *text)
     buffer_append(out, text, (int64_t)strlen(text));
 }
 
-/* \p{L} and \p{N} as PCRE2's tables have them, and the younger characters that these lack. */
+/* Builds \p{L} and \p{N} as PCRE2's tables have them, and the newer characters that these lack. */
 static int put_property(buffer *out, const char *at, bool in_class)
 {
     static const char names[2][6] = {"\\p{L}", "\\p{N}"};
@@ -218,7 +218,7 @@ static int put_property(buffer *out, const char *at, bool in_class)
     return 5;
 }
 
-/* An escape outside or inside of a class; returns the characters used, 0 when it means something else to PCRE2. */
+/* Translates an escape in or outside a class; returns the characters used, 0 when PCRE2 reads it differently. */
 static int translate_escape(buffer *out, const char *at, bool in_class)
 {
     int property = put_property(out, at, in_class);
@@ -251,7 +251,7 @@ static int translate_escape(buffer *out, const char *at, bool in_class)
     return length;
 }
 
-/* Two forms mean something else to Oniguruma: x{1,3}+ is (x{1,3})+, not possessive, and x{2}? is (x{2})?, not lazy. */
+/* Two forms have another meaning in Oniguruma: x{1,3}+ is (x{1,3})+, not possessive, and x{2}? is (x{2})?, not lazy. */
 static bool is_foreign_interval(const char *at)
 {
     size_t low = strspn(at + 1, "0123456789"), comma = at[1 + low] == ',',
@@ -260,7 +260,7 @@ static bool is_foreign_interval(const char *at)
     return *at == '{' && low + high > 0 && *end == '}' && (end[1] == '+' || (end[1] == '?' && !comma));
 }
 
-/* Rewrite Oniguruma's syntax to PCRE2's; what has no twin is refused. */
+/* Rewrites Oniguruma's syntax to PCRE2's; refuses forms without a PCRE2 equivalent. */
 static status translate(buffer *out, const char *text)
 {
     bool in_class = false;
@@ -318,7 +318,7 @@ static status compile(pattern *p, const char *source, int64_t length, uint32_t o
         pcre2_get_error_message(error, message, sizeof message);
         return status_fail(STATUS_FAILED, "pattern %s: %s", text, (char *)message);
     }
-    (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* where this cannot be, the interpreter serves */
+    (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* if this fails, the interpreter is used */
     return STATUS_OK;
 }
 
@@ -335,7 +335,7 @@ status pattern_open(pattern **out, const char *text, const unicode_classes *clas
             TRY(translate(&source, text));
         if (unicode_check(text, (int64_t)strlen(text)) != (int64_t)strlen(text))
             return status_fail(STATUS_FAILED, "pattern is not UTF-8");
-        /* to Oniguruma's Ruby syntax ^ and $ match at every line */
+        /* Oniguruma's Ruby syntax lets ^ and $ match at every line */
         uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
         TRY(compile(p, source.length ? source.bytes : "", source.length, options, text));
     }

@@ -12,14 +12,14 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* A set of byte strings with a number each, for finding all that stand at a place of a text: a double array (Aoe 1989).
+/* A set of byte strings with a number each, to find all that occur at a text position: a double array (Aoe 1989).
  *
  * The child of node n by byte b is base[n] ^ b, if that place says that n is its parent. Immutable once made.
  */
 
 typedef struct trie_node {
     uint32_t base, parent; /* parent + 1; 0: free */
-    int32_t value;         /* of the string that ends here; -1: none does */
+    int32_t value;         /* value of the string that ends here; -1: none does */
 } trie_node;
 
 typedef struct trie {
@@ -29,11 +29,11 @@ typedef struct trie {
 
 typedef struct trie_string {
     const uint8_t *bytes;
-    int64_t length; /* at least 1 */
-    int32_t value;  /* at least 0 */
+    int64_t length; /* length, at least 1 */
+    int32_t value;  /* value, at least 0 */
 } trie_string;
 
-/* The child of a node, or 0. */
+/* Returns the child of a node, or 0. */
 static inline uint32_t trie_child(const trie *t, uint32_t node, uint8_t byte)
 {
     uint32_t child = t->nodes[node].base ^ byte;
@@ -43,7 +43,7 @@ static inline uint32_t trie_child(const trie *t, uint32_t node, uint8_t byte)
 typedef struct builder {
     trie *trie;
     const trie_string *strings;
-    uint32_t first_free; /* all places below are taken or have been tried in vain too often */
+    uint32_t first_free; /* all nodes below are taken or were tried in vain too often */
 } builder;
 
 static int compare(const void *left, const void *right)
@@ -67,7 +67,7 @@ static void grow(trie *t, uint32_t size)
     t->size = larger;
 }
 
-/* A base under which the places of all the bytes are free. Place 0 is the root's and is never given away. */
+/* Finds a base under which the nodes of all the bytes are free. Node 0 is the root's and is never given away. */
 static uint32_t find_base(builder *b, const uint8_t *bytes, int count)
 {
     trie *t = b->trie;
@@ -82,14 +82,14 @@ static uint32_t find_base(builder *b, const uint8_t *bytes, int count)
             i++;
         if (i == count)
             return base;
-        if (++tries == 256) { /* crowded up to here: look further on from now on */
+        if (++tries == 256) { /* crowded up to here: later searches begin further on */
             b->first_free = place;
             tries = 0;
         }
     }
 }
 
-/* Make the children of a node for strings[low..high), which agree in their first `depth` bytes. */
+/* Makes the children of a node for strings[low..high), which agree in their first `depth` bytes. */
 static void build(builder *b, uint32_t node, int64_t low, int64_t high, int64_t depth)
 {
     if (b->strings[low].length == depth)
@@ -139,40 +139,40 @@ static trie *trie_open(trie_string *strings, int64_t count)
     return t;
 }
 
-/* All texts here have a space where SentencePiece has its mark U+2581: pieces come so from sentencepiece_model, and a
- * mark in the text itself is the same to it. */
+/* All texts here have a space where SentencePiece has its mark U+2581: sentencepiece_model makes its pieces so, and
+ * treats a mark in the text itself as a space. */
 
 struct pieces {
     const sentencepiece_model *model;
-    trie *trie;            /* of the pieces that a path may have: normal ones */
-    float unknown_score;   /* unigram: of one character that is no piece */
+    trie *trie;            /* the pieces that a path may have: normal ones */
+    float unknown_score;   /* unigram: score of one character that is no piece */
     merges *merges;        /* BPE; NULL: unigram */
-    bool words_apart;      /* BPE: no piece has a space behind another character: words never merge */
+    bool words_apart;      /* BPE: no piece has a space after another character, so that words never merge */
     int32_t byte_ids[256]; /* byte pieces; used when there are all of them (byte_fallback) */
     bool falls_back;
     int32_t unknown;
 };
 
-typedef struct path { /* the best one to a place */
+typedef struct path { /* the best path to a position */
     float score;
-    int32_t start; /* where its last piece begins, from the base; -1: no path is known */
+    int32_t start; /* offset from `base` at which its last piece begins; -1: no path is known */
     int32_t id;
 } path;
 
 struct pieces_scratch {
     buffer normal;
-    path *paths;           /* [room], to the places from `base` on */
-    int64_t room;          /* at least LONGEST places beyond the one at hand */
-    int64_t base, reached; /* places of the text; reached: the last that a path leads to */
+    path *paths;           /* [room], to the positions from `base` on */
+    int64_t room;          /* [room] holds LONGEST positions or more beyond the current one */
+    int64_t base, reached; /* positions in the text; reached: the last with a path */
     buffer_ids symbols;
     merges_scratch *merging;
     words *words;
 };
 
 #define UNKNOWN_PENALTY 10.0F
-#define LOWEST_SCORE    -100000.0F /* of a path, before the library begins to count anew */
+#define LOWEST_SCORE    -100000.0F /* limit of a path's score; below, the library rebases the scores */
 #define LONGEST         512        /* bytes of a piece; real ones have a tenth of that */
-#define BLOCK           (1 << 16)  /* places of a text whose paths are kept, or more where pieces cross all of them */
+#define BLOCK           (1 << 16)  /* positions that keep their paths, or more where pieces cross all of them */
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
@@ -320,7 +320,7 @@ void pieces_scratch_close(pieces_scratch *s)
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
-/* What the next characters of a text become: `length` bytes at `bytes`. Returns how many bytes they are. */
+/* Normalizes the next characters to `length` bytes at `bytes`; returns how many bytes of the text they are. */
 static int64_t next_of(const sentencepiece_model *m, const char **bytes, int64_t *length, const char *text,
                        int64_t left)
 {
@@ -337,7 +337,7 @@ static int64_t next_of(const sentencepiece_model *m, const char **bytes, int64_t
     return *length;
 }
 
-/* The model's own treatment of a text: characters replaced by its map, one space in front, none too many. */
+/* Normalizes a text as the model does: characters replaced by its map, one space in front, no surplus ones. */
 static void normalize(const sentencepiece_model *m, buffer *out, const char *text, int64_t length)
 {
     out->length = 0;
@@ -365,7 +365,7 @@ static void normalize(const sentencepiece_model *m, buffer *out, const char *tex
         out->length--;
 }
 
-/* Characters that are no piece: their bytes, or one unknown piece for several in a row. */
+/* Encodes characters that are no piece: their bytes, or one unknown piece for several in a row. */
 static void put_unknown(const pieces *p, buffer_ids *out, const uint8_t *text, int64_t length, bool after_unknown)
 {
     if (!p->falls_back) {
@@ -381,7 +381,7 @@ static void put_unknown(const pieces *p, buffer_ids *out, const uint8_t *text, i
             buffer_ids_append(out, &p->byte_ids[text[i]], 1);
 }
 
-/* Extends the best path to `start` by one piece. Places are reached in order: a new one has no path yet. */
+/* Extends the best path to `start` by one piece. Positions are reached in order: a new one has no path yet. */
 static inline void offer(pieces_scratch *s, int64_t start, int64_t end, float score, int32_t id)
 {
     while (s->reached < end)
@@ -392,7 +392,7 @@ static inline void offer(pieces_scratch *s, int64_t start, int64_t end, float sc
 }
 
 /* A long path's score has few bits left for the pieces to come: below LOWEST_SCORE the library (since 0.2.1) subtracts
- * the score of the place at hand from all that are known. */
+ * the current position's score from all known ones. */
 static void count_anew(pieces_scratch *s, int64_t at)
 {
     path *first = &s->paths[at - s->base];
@@ -401,8 +401,8 @@ static void count_anew(pieces_scratch *s, int64_t at)
         first[i].score -= first[i].start >= 0 || i == 0 ? score : 0.0F;
 }
 
-/* From a character's beginning, which a path always reaches: every piece that begins there, and the character as an
- * unknown one if it is no piece itself. Returns its length. */
+/* Extends paths at a character's beginning, which a path always reaches: by every piece that begins there, and by the
+ * character as an unknown one if it is no piece itself. Returns its length. */
 static int64_t extend_paths(const pieces *p, pieces_scratch *s, int64_t start)
 {
     const uint8_t *text = (const uint8_t *)s->normal.bytes;
@@ -424,14 +424,14 @@ static int64_t extend_paths(const pieces *p, pieces_scratch *s, int64_t start)
     return step;
 }
 
-/* Appends the ids of the best path from s->base to `end`, and begins anew there. */
+/* Appends the ids of the best path from s->base to `end`, and restarts there. */
 static void put_path(const pieces *p, pieces_scratch *s, buffer_ids *out, int64_t end, bool *unknown)
 {
     const uint8_t *text = (const uint8_t *)s->normal.bytes + s->base;
     path *paths = s->paths;
     float score = paths[end - s->base].score;
     int32_t next = -1;
-    for (int32_t at = (int32_t)(end - s->base); at > 0;) { /* links back become links forward: to the piece's end */
+    for (int32_t at = (int32_t)(end - s->base); at > 0;) { /* reverses the links, to each piece's end */
         int32_t start = paths[at].start;
         paths[at].start = next;
         next = at;
@@ -448,7 +448,7 @@ static void put_path(const pieces *p, pieces_scratch *s, buffer_ids *out, int64_
     paths[0] = (path){.score = score, .start = -1};
 }
 
-/* Where no piece crosses a place, every path goes through it: what is before it is decided. So a long text needs the
+/* If no piece crosses a position, every path goes through it: the path up to it is final. So a long text needs the
  * memory of a block. */
 static void encode_unigram(const pieces *p, pieces_scratch *s, buffer_ids *out)
 {
@@ -469,7 +469,7 @@ static void encode_unigram(const pieces *p, pieces_scratch *s, buffer_ids *out)
     put_path(p, s, out, s->normal.length, &unknown);
 }
 
-/* Known characters merge; unknown ones part them. */
+/* Merges known characters; unknown ones separate them. */
 static void merge_word(const pieces *p, pieces_scratch *s, buffer_ids *out, const uint8_t *word, int64_t length)
 {
     buffer_ids *symbols = &s->symbols;

@@ -14,12 +14,12 @@
 typedef struct pieces pieces;
 typedef struct pieces_scratch pieces_scratch;
 
-/* NULL when the model needs the library. The model must outlive the pieces. */
+/* Returns NULL if the model needs the library. The model must outlive the pieces. */
 pieces *pieces_open(const sentencepiece_model *m);
 void pieces_close(pieces *p);
 
 pieces_scratch *pieces_scratch_open(void);
 void pieces_scratch_close(pieces_scratch *s);
 
-/* Append the ids of well-formed UTF-8; length < 2^31 - 1. */
+/* Appends the ids of well-formed UTF-8; length < 2^31 - 1. */
 void pieces_encode(const pieces *p, pieces_scratch *s, buffer_ids *out, const char *text, int64_t length);

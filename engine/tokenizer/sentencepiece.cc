@@ -22,7 +22,7 @@ namespace
 
 using ::sentencepiece::util::Status;
 
-/* The library says "Internal: file.cc(660) [condition] what is wrong"; the last part is for people. */
+/* Cuts the library's "Internal: file.cc(660) [condition] reason" down to the reason, which is for people. */
 std::string one_line(std::string text)
 {
     const size_t bracket = text.rfind("] ");
@@ -39,7 +39,7 @@ status failed(const char *what, const std::string &why)
     return status_fail(STATUS_FAILED, "%s: %s", what, one_line(why).c_str());
 }
 
-/* No exception may pass into C. */
+/* Catches every exception before it reaches C. */
 template <typename Body> status guarded(const char *what, Body body)
 {
     try {

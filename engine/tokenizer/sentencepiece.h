@@ -21,10 +21,10 @@ typedef struct sentencepiece_processor sentencepiece_processor;
 status sentencepiece_open(sentencepiece_processor **out, const void *bytes, int64_t length, const char *name);
 void sentencepiece_close(sentencepiece_processor *p);
 
-/* Append the ids of well-formed UTF-8; length < 2^31. */
+/* Appends the ids of well-formed UTF-8; length < 2^31. */
 status sentencepiece_encode(const sentencepiece_processor *p, buffer_ids *out, const char *text, int64_t length);
 
-/* Ids of reserved pieces; -1 when the model has none. */
+/* Returns ids of reserved pieces; -1: the model has none. */
 typedef struct sentencepiece_ids {
     int32_t unknown, bos, eos, pad;
 } sentencepiece_ids;
@@ -37,11 +37,11 @@ typedef struct sentencepiece_training {
     int threads;            /* part of the result: sums of floating point numbers depend on it */
 } sentencepiece_training;
 
-/* The next sentence to train on: false at the end. The text stays valid until the next call. */
+/* Returns the next sentence to train on: false at the end. The text stays valid until the next call. */
 typedef bool sentencepiece_next(void *context, const char **text, int64_t *length);
 
-/* Train a model that loses nothing: no normalization, spaces kept, digits one by one, unseen characters as bytes. Ids:
- * 0 unknown, 1 bos, 2 eos, then the bytes. Scores are rounded (sentencepiece_model_round). The same sentences give the
+/* Trains a lossless model: no normalization, spaces kept, digits one by one, unseen characters as bytes. Ids: 0
+ * unknown, 1 bos, 2 eos, then the bytes. Scores are rounded (sentencepiece_model_round). The same sentences give the
  * same model. */
 status sentencepiece_train(buffer *model, const sentencepiece_training *how, sentencepiece_next *next, void *context);
 

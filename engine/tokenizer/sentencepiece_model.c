@@ -15,7 +15,7 @@ static uint32_t word_at(const uint8_t *at)
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* Unit `index` of the trie. */
+/* Returns unit `index` of the trie. */
 static uint32_t unit_at(const uint8_t *map, uint32_t index)
 {
     return word_at(map + 4 + 4 * (size_t)index);
@@ -26,13 +26,14 @@ static uint32_t base_of(uint32_t node, uint32_t unit)
     return node ^ (unit >> 10 << (unit >> 6 & 8));
 }
 
-/* The child of a node by a byte (not 0) is at its base with the byte's bits turned, if the label there is that byte. */
+/* True if the unit has the label: the child by a byte (not 0) lies at its node's base XOR that byte, and has it as
+ * label. */
 static bool is_child(uint32_t unit, uint32_t label)
 {
     return (unit & 0x800000FF) == label;
 }
 
-/* Whether every place that can be reached from the root is within the map: the library follows it without looking. */
+/* Checks that every unit reachable from the root is within the map, since the library does not check. */
 static bool charmap_is_sound(const uint8_t *map, int64_t length)
 {
     if (length == 0)
@@ -138,7 +139,7 @@ static bool read_fixed(span *s, uint64_t *value, int bytes)
     return true;
 }
 
-/* The next field of a message; false when it is cut off or malformed. */
+/* Reads the next field of a message; false if it is cut off or malformed. */
 static bool read_field(span *s, field *f)
 {
     uint64_t key, length;

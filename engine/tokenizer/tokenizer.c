@@ -14,8 +14,8 @@
 #include "memory/scope.h"
 
 typedef struct kind {
-    const char *name, *suffix; /* of the saved file: tokenizer.SUFFIX */
-    bool repairs;              /* wants well-formed UTF-8 */
+    const char *name, *suffix; /* name; suffix of the saved file, tokenizer.SUFFIX */
+    bool repairs;              /* needs well-formed UTF-8 */
     status (*open)(tokenizer *t, const char *name);
     void (*close)(tokenizer *t);
     status (*encode)(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
@@ -24,15 +24,15 @@ typedef struct kind {
 
 struct tokenizer {
     const kind *kind;
-    buffer source, config; /* the file as it was read; its tokenizer_config.json, or nothing */
+    buffer source, config; /* the original file; its tokenizer_config.json, or empty */
     const vocabulary *vocabulary;
-    vocabulary *own; /* of the byte tokenizer */
+    vocabulary *own; /* the byte tokenizer's */
     bpe *bpe;
     sentencepiece_model *model;
     sentencepiece_processor *processor;
     pieces *pieces; /* NULL: the library encodes */
     int32_t bos, eos, pad, unknown, end_of_document;
-    bool splits_special; /* names of special tokens in a text are text, whoever asks */
+    bool splits_special; /* names of special tokens in a text are always text */
 };
 
 struct tokenizer_scratch {
@@ -42,7 +42,7 @@ struct tokenizer_scratch {
     int64_t repairs;
 };
 
-#define PART_BYTES (1 << 20) /* of a long text, encoded at once by the library */
+#define PART_BYTES (1 << 20) /* bytes of a long text that the library encodes at once */
 
 /* --- bytes -------------------------------------------------------------------------------------------------------- */
 
@@ -103,9 +103,9 @@ static bool is_plain(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Where a long text is cut for the library, whose memory is some hundred times the text: at a single space between two
+/* Finds the cut of a long text for the library, which takes some hundred times its memory: a single space between two
  * letters, which the model's own leading space replaces in the second part. A unigram's scores are then summed from
- * zero again, so that where two paths differ by a rounding the whole might have had the other. */
+ * zero again, so that the whole might take another of two paths that differ by a rounding. */
 static int64_t part_end(const tokenizer *t, const char *text, int64_t length)
 {
     if (t->pieces || length <= PART_BYTES || !t->model->dummy_prefix || t->model->space_suffix)
@@ -139,7 +139,7 @@ static status model_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids 
 
 /* --- BPE of a tokenizer.json -------------------------------------------------------------------------------------- */
 
-/* Names that end a document in the vocabularies that people use, where no file says which one does. */
+/* Names that end a document in common vocabularies, if no file says which one does. */
 static const char *const end_names[] = {
     "<|endoftext|>", "<|end_of_text|>", "<|endofdocument|>", "<|end_of_document|>", "<eod>", "</s>",
     "<eos>",         "<|eos|>"};
@@ -314,8 +314,8 @@ status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *ou
     return t->kind->encode(t, s, out, text, length, flags);
 }
 
-/* The bytes that an id adds to what is there. A SentencePiece model puts a space in front of a text (or removes
- * those that are there): decoding takes it away again. */
+/* Returns the bytes that an id appends. A SentencePiece model puts a space in front of a text (or removes the existing
+ * ones): decoding removes it again. */
 static const char *bytes_of(const tokenizer *t, int64_t *length, bool *started, int32_t id, bool skip_special)
 {
     const char *bytes = vocabulary_bytes(t->vocabulary, length, id);

@@ -1,9 +1,9 @@
-/* Text to token ids and back, whatever the tokenizer is.
+/* Converts text to token ids and back, by any tokenizer.
  *
  * A tokenizer is one of: the 256 bytes and an end of document; a SentencePiece model; a Hugging Face tokenizer.json of
  * BPE, byte-level or with byte fallback. It is immutable once open and shared by threads, each of which brings its own
  * tokenizer_scratch; the caller owns both. Malformed UTF-8 is encoded as if each malformed part were U+FFFD (not by the
- * byte tokenizer, which loses nothing).
+ * byte tokenizer, which is lossless).
  */
 #pragma once
 
@@ -26,65 +26,65 @@ typedef struct tokenizer_source {
     int64_t config_length;
 } tokenizer_source;
 
-/* What the file is, its content says. The bytes are copied; `name` is for messages. Files are opened and saved by
- * engine/data/tokenizer_files.h. */
+/* Opens a tokenizer, recognised by the file's content. The bytes are copied; `name` is for messages. Files are opened
+ * and saved by engine/data/tokenizer_files.h. */
 status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name);
 tokenizer *tokenizer_open_bytes(void); /* the 256 bytes */
 void tokenizer_close(tokenizer *t);
 AUTO_CLOSES(tokenizer, tokenizer_close)
 
-/* What it was made from, valid until tokenizer_close, and how its file is called: tokenizer.SUFFIX. */
+/* Return its source, valid until tokenizer_close, and the suffix of its file, tokenizer.SUFFIX. */
 tokenizer_source tokenizer_made_from(const tokenizer *t);
 const char *tokenizer_suffix(const tokenizer *t);
-extern const char *const tokenizer_suffixes[]; /* all of them, in the order in which a folder is searched; NULL ends */
+extern const char *const tokenizer_suffixes[]; /* all suffixes, in the order in which a folder is searched; NULL ends */
 
 tokenizer_scratch *tokenizer_scratch_open(const tokenizer *t);
 void tokenizer_scratch_close(tokenizer_scratch *s);
 AUTO_CLOSES(tokenizer_scratch, tokenizer_scratch_close)
-int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s); /* texts so far that were malformed */
+int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s); /* malformed texts so far */
 
 enum {
-    TOKENIZER_PLAIN = 1, /* "<|endoftext|>" within the text is text; else such names become their ids */
-    TOKENIZER_FRAME = 2, /* put what the model expects around a text (bos; the post-processor's template) */
+    TOKENIZER_PLAIN = 1, /* names such as "<|endoftext|>" in the text stay text; else they become their ids */
+    TOKENIZER_FRAME = 2, /* puts the model's frame around a text (bos; the post-processor's template) */
 };
 
-/* Append the ids of a text. */
+/* Appends the ids of a text. */
 status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
                         int flags);
 
-/* Append the bytes of the ids. They are whole characters only if the ids are whole texts. */
+/* Appends the bytes of the ids. They are whole characters only if the ids are whole texts. */
 void tokenizer_decode(const tokenizer *t, buffer *out, const int32_t *ids, int64_t count, bool skip_special);
 
-/* Decoding id by id; starts as {0}. */
+/* State of decoding id by id; starts as {0}. */
 typedef struct tokenizer_stream {
-    bool started; /* something was put out */
+    bool started; /* a byte has been written */
     int waiting;  /* bytes of a character that is not complete yet */
     char bytes[4];
 } tokenizer_stream;
 
-/* Append what the next id adds, whole characters only: well-formed UTF-8 with U+FFFD for what cannot be. */
+/* Appends the next id's text, whole characters only: well-formed UTF-8 with U+FFFD for malformed parts. */
 void tokenizer_stream_next(const tokenizer *t, tokenizer_stream *d, buffer *out, int32_t id, bool skip_special);
-/* Append U+FFFD if the text ends within a character. */
+/* Appends U+FFFD if the text ends within a character. */
 void tokenizer_stream_end(tokenizer_stream *d, buffer *out);
 
-/* The SentencePiece model that it is, or NULL. */
+/* Returns its SentencePiece model, or NULL. */
 const struct sentencepiece_model *tokenizer_model(const tokenizer *t);
 
-/* Are the names of special tokens in a text always text, as its tokenizer_config.json says (split_special_tokens)? */
+/* True if its tokenizer_config.json says that names of special tokens in a text are text (split_special_tokens). */
 bool tokenizer_splits_special(const tokenizer *t);
 
 const char *tokenizer_kind(const tokenizer *t);   /* "bytes", "SentencePiece" or "BPE" */
 int32_t tokenizer_vocab_size(const tokenizer *t); /* the largest id + 1 */
-/* The largest id + 1 that a data set holds in which no text had names of special tokens. */
+/* Returns the largest id + 1 of a data set of texts without names of special tokens. */
 int32_t tokenizer_data_size(const tokenizer *t);
-int32_t tokenizer_bos(const tokenizer *t); /* -1: none; so below */
-int32_t tokenizer_eos(const tokenizer *t); /* ends what a model generates */
+int32_t tokenizer_bos(const tokenizer *t); /* -1: none; the same below */
+int32_t tokenizer_eos(const tokenizer *t); /* ends a generated text */
 int32_t tokenizer_pad(const tokenizer *t);
 int32_t tokenizer_unknown(const tokenizer *t);
 int32_t tokenizer_end_of_document(const tokenizer *t); /* separates documents */
-/* The bytes of one token (of a special token: its name); "" and length 0 for an id without one. */
+/* Returns the bytes of one token (of a special token: its name); "" and length 0 for an id without one. */
 const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id);
 bool tokenizer_equal(const tokenizer *a, const tokenizer *b); /* made from the same bytes */
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
-/* The id of the token with these bytes, special ones first; -1: none. */
+/* Returns the id of the token with these bytes, special ones first; -1: none. */
 int32_t tokenizer_find(const tokenizer *t, const char *bytes, int64_t length);

@@ -9,7 +9,7 @@
 #include "memory/scope.h"
 
 typedef struct token {
-    int64_t offset; /* into the bytes of all tokens */
+    int64_t offset; /* offset in the bytes of all tokens */
     int32_t length;
     int32_t flags;
 } token;
@@ -40,7 +40,7 @@ void vocabulary_close(vocabulary *v)
     free(v);
 }
 
-/* FNV-1a, then mixed: its low bits alone are weak. */
+/* Computes FNV-1a, then mixes it: its low bits alone are weak. */
 static uint64_t hash(const char *bytes, int64_t length)
 {
     uint64_t h = 0xCBF29CE484222325U;
@@ -49,7 +49,7 @@ static uint64_t hash(const char *bytes, int64_t length)
     return h ^ h >> 29;
 }
 
-/* The slot that holds the token of these bytes, or the free one where it belongs. */
+/* Finds the slot that holds the token of these bytes, or the free one where it belongs. */
 static uint64_t slot_of(const vocabulary *v, const char *bytes, int64_t length)
 {
     uint64_t mask = v->slot_count - 1;

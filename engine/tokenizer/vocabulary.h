@@ -1,4 +1,4 @@
-/* The tokens of a tokenizer: for each id its bytes and what kind of token it is; for bytes the id.
+/* A vocabulary has the tokens of a tokenizer: for each id its bytes and its kind; for bytes the id.
  *
  * Filled once, then read by any number of threads. Ids may have holes (no token there). Only tokens entered with
  * VOCABULARY_INDEXED are found by their bytes: special tokens can have the same bytes as ordinary ones.
@@ -23,9 +23,9 @@ typedef struct vocabulary vocabulary;
 vocabulary *vocabulary_open(void);
 void vocabulary_close(vocabulary *v);
 
-/* Enter a token; false when the id is taken, or an indexed token of the same bytes exists. */
+/* Enters a token; false if the id is taken, or an indexed token of the same bytes exists. */
 bool vocabulary_add(vocabulary *v, int32_t id, const char *bytes, int64_t length, int flags);
-void vocabulary_mark(vocabulary *v, int32_t id, int flags); /* add flags to a token that is there */
+void vocabulary_mark(vocabulary *v, int32_t id, int flags); /* adds flags to an existing token */
 
 int32_t vocabulary_size(const vocabulary *v);                                    /* the largest id + 1 */
 int vocabulary_flags(const vocabulary *v, int32_t id);                           /* 0 for an id without a token */
@@ -36,14 +36,14 @@ int32_t vocabulary_find(const vocabulary *v, const char *bytes, int64_t length);
 #define MARK "\xE2\x96\x81"
 enum { MARK_BYTES = 3 };
 
-/* Does a text begin with a mark? */
+/* True if a text begins with a mark. */
 bool mark_begins(const char *text, int64_t length);
 /* Appends a text with a space for each mark. */
 void mark_append(buffer *out, const char *text, int64_t length);
-/* The byte that a piece like <0xE4> stands for, or -1. */
+/* Returns the byte for which a piece like <0xE4> stands, or -1. */
 int mark_byte(const char *piece, int64_t length);
 
-/* The byte of each printable character by which byte-level BPE writes bytes: those that print in Latin-1 as themselves,
- * the other 68, in order, as U+0100 and on; -1: no byte is written so. */
+/* Maps each character by which byte-level BPE writes bytes to its byte: bytes that print in Latin-1 are themselves, the
+ * other 68, in order, U+0100 and on; -1: the character stands for no byte. */
 enum { BYTE_ALPHABET_CODES = 512 };
 void byte_alphabet_fill(int16_t byte_of[BYTE_ALPHABET_CODES]);

@@ -250,7 +250,7 @@ static void list_bytes(const bpe *b, buffer_ids *symbols, const uint8_t *word, i
     }
 }
 
-/* Lists the token of each character, or those of its bytes; a space is a mark. */
+/* Lists the token of each character, or of its bytes; a space is a mark. */
 static void list_characters(const bpe *b, buffer_ids *symbols, const uint8_t *word, int64_t length)
 {
     uint32_t code;

@@ -1,10 +1,10 @@
-/* Byte pair encoding as Hugging Face's tokenizer.json describes it: of bytes (GPT-2, Llama 3, Qwen, Pythia and their
- * kin), or of characters, where a SentencePiece model was converted (Gemma, Phi-3, Llama 2).
+/* Implements byte pair encoding as Hugging Face's tokenizer.json describes it: of bytes (GPT-2, Llama 3, Qwen, Pythia
+ * and their kin), or of characters, where a SentencePiece model was converted (Gemma, Phi-3, Llama 2).
  *
  * Text passes: added tokens that want the raw text -> normalizers -> added tokens that want the normal form -> one or
  * more pre-tokenizer steps that cut it -> merges. Where characters merge, a space stands for SentencePiece's mark
  * U+2581 from the step on that puts marks. A bpe is built by bpe_json.c, then immutable and shared by threads; each
- * brings a bpe_scratch, which also remembers the tokens of words seen lately. bpe_close frees what it points to.
+ * brings a bpe_scratch, which also remembers the tokens of words seen lately. bpe_close frees its contents.
  */
 #pragma once
 

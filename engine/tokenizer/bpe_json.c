@@ -347,7 +347,7 @@ static status read_metaspace(bpe *b, json_t *value)
     return WRONG("pre_tokenizer Metaspace: the prepend_scheme %s is not supported", scheme);
 }
 
-/* Reads how a model of characters finds its words: by marks. A cut at spaces does nothing if all are marks. */
+/* Reads how a model of characters finds its words: by marks. A cut at spaces has no effect if all are marks. */
 static status read_pre_tokenizer_of_characters(bpe *b, json_t *value)
 {
     const char *at = string_of(json_object_get(value, "pattern"), "String");

@@ -25,8 +25,8 @@ AUTO_CLOSES(pattern, pattern_close)
 pattern_scratch *pattern_scratch_open(void);
 void pattern_scratch_close(pattern_scratch *s);
 
-/* Finds the first match in text[from..length): [*start, *stop), or *start = -1 if there is none. The pattern's
- * look-behind sees the text before `from`. */
+/* Finds the first match in text[from..length): [*start, *stop), or *start = -1 if there is none. Look-behind sees the
+ * text before `from`. */
 status pattern_next(const pattern *p, pattern_scratch *s, int64_t *start, int64_t *stop, const char *text, int64_t from,
                     int64_t length);
 

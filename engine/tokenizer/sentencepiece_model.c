@@ -26,8 +26,7 @@ static uint32_t base_of(uint32_t node, uint32_t unit)
     return node ^ (unit >> 10 << (unit >> 6 & 8));
 }
 
-/* True if the unit has the label: the child by a byte (not 0) lies at its node's base XOR that byte, and has it as
- * label. */
+/* True if the unit has this label. The child of a node by a byte (not 0) is at its base XOR that byte. */
 static bool is_child(uint32_t unit, uint32_t label)
 {
     return (unit & 0x800000FF) == label;

@@ -17,8 +17,8 @@ struct arena {
     int64_t bytes, mapped;
 };
 
-/* The number after `name` at the beginning of a line of a file, the first number in it if the name is empty; -1 if
- * there is none ("max", no such line, no such file). */
+/* Reads the number after `name` at the beginning of a line of a file, the first number in it if the name is empty; -1
+ * if there is none ("max", no such line, no such file). */
 static int64_t number_in(const char *path, const char *name)
 {
     AUTO(FILE) *file = fopen(path, "re");
@@ -33,7 +33,7 @@ static int64_t number_in(const char *path, const char *name)
     return found;
 }
 
-/* What one control group leaves: its limit less what cannot be reclaimed (file pages can). */
+/* Returns the bytes left by one control group: its limit less unreclaimable bytes (file pages are reclaimable). */
 static int64_t left_by_group(const char *folder)
 {
     char path[1200];
@@ -47,7 +47,7 @@ static int64_t left_by_group(const char *folder)
     return limit > used ? limit - used : 0;
 }
 
-/* The group of this process and all above it (control groups, version 2). */
+/* Returns the bytes left by this process's group and all above it (control groups, version 2). */
 static int64_t left_by_groups(void)
 {
     char line[1024], folder[1100] = "/sys/fs/cgroup";
@@ -101,7 +101,7 @@ status arena_open(arena **out, int64_t bytes)
         munmap(mapped + before + whole, (size_t)(HUGE_PAGE - before));
     arena *a = must_alloc(sizeof *a);
     *a = (arena){.base = mapped + before, .bytes = bytes, .mapped = whole};
-    madvise(a->base, (size_t)whole, MADV_HUGEPAGE); /* a wish: without huge pages the arena is merely slower */
+    madvise(a->base, (size_t)whole, MADV_HUGEPAGE); /* only advice: without huge pages the arena is merely slower */
     *out = a;
     return STATUS_OK;
 }

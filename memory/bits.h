@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* Of bytes in pieces, zeros at the beginning; how they are divided makes no difference. */
+/* A sum of bytes in pieces, zeroed at first; the division into pieces makes no difference. */
 typedef struct bits {
     uint64_t sum[8], running[8];
     char rest[64]; /* `held` bytes that have not been added yet */
@@ -19,7 +19,7 @@ typedef struct bits {
 void bits_add(bits *b, const void *data, int64_t bytes);
 uint64_t bits_end(bits *b);
 
-/* Of a large array, by several threads; another number than bits_end's. */
+/* Sums a large array by several threads; the number differs from that of bits_end. */
 uint64_t bits_sum(const void *data, int64_t bytes, int threads);
-/* One number from two, all of whose bits depend on all of theirs. */
+/* Mixes two numbers into one; all of its bits depend on all of theirs. */
 uint64_t bits_mix(uint64_t a, uint64_t b);

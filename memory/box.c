@@ -4,8 +4,8 @@
 
 #include "memory/log.h"
 
-/* Planes whose two layouts disagree about the fast dimension are copied in tiles of TILE x TILE elements, so that each
- * cache line is used whole while it is there. */
+/* Planes with two layouts of different fast dimensions are copied in tiles of TILE x TILE elements, so that each cache
+ * line is used whole while it is there. */
 #define TILE 32
 
 int64_t box_volume(int dims, const int64_t *size)
@@ -72,13 +72,13 @@ static void copy_strided(char *to, int64_t to_stride, const char *from, int64_t 
             memcpy(to + bytes * i * to_stride, from + bytes * i * from_stride, (size_t)bytes);
 }
 
-/* Rows and columns in memory: the first element, and the distances from one row and one column to the next. */
+/* A plane of rows and columns: the first element, and the distances from one row and one column to the next. */
 typedef struct plane {
     char *data;
     int64_t row, column;
 } plane;
 
-/* The plane of the last two dimensions of a rectangle, from element `offset` on. */
+/* Returns the plane of the last two dimensions of a rectangle, from element `offset` on. */
 static plane last_plane(const box_memory *m, int dims, int64_t offset)
 {
     return (plane){.data = (char *)m->data + offset * dtype_bytes(m->type),
@@ -91,7 +91,7 @@ static plane dense_plane(void *data, int64_t columns)
     return (plane){.data = data, .row = columns, .column = 1};
 }
 
-/* From element (r, c) on. */
+/* Returns the plane from element (r, c) on. */
 static plane inner_plane(plane p, int64_t r, int64_t c, int bytes)
 {
     p.data += (r * p.row + c * p.column) * bytes;
@@ -105,7 +105,7 @@ static void copy_plane(plane to, plane from, int64_t rows, int64_t columns, int 
                      bytes);
 }
 
-/* The offset, in elements, of row `row` of a box: its index in the dimensions but the last, counted row-major. */
+/* Returns the element offset of row `row` of a box: its index in all dimensions but the last, row-major. */
 static int64_t row_offset(int64_t row, int dims, const int64_t *size, const int64_t *stride)
 {
     int64_t offset = 0;
@@ -121,7 +121,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Whole rows, dense in `out`. */
+/* Copies whole rows, dense in `out`. */
 static void gather_rows(char *out, plane from, int64_t rows, int64_t columns, int bytes)
 {
     int64_t tile = from.column == 1 ? columns : TILE; /* contiguous rows need no tiles */

@@ -1,7 +1,7 @@
 /* Rectangles of named tensors, and copying the elements of one between memory layouts.
  *
  * Rectangles have up to four dimensions, zero-based and row-major: the last dimension runs fastest. dims == 0 is a
- * single element. Nothing here owns memory.
+ * single element. These functions own no memory.
  */
 #pragma once
 
@@ -34,16 +34,16 @@ typedef struct box_memory {
 } box_memory;
 
 int64_t box_volume(int dims, const int64_t *size);
-/* false if they do not meet; then the output is undefined */
+/* Returns false if they do not meet; then the output is undefined. */
 bool box_intersect(box *out, int dims, const box *a, const box *b);
-/* The whole of a tensor. */
+/* Returns the whole of a tensor. */
 rectangle box_whole(const char *name, int dims, const int64_t *global);
-/* The strides of a box stored whole, row-major. */
+/* Returns the strides of a box stored whole, row-major. */
 void box_row_major(int64_t *stride, int dims, const int64_t *size);
 bool box_is_row_major(int dims, const int64_t *size, const int64_t *stride);
-/* Elements first .. first+count-1, in row-major order, one after the other into `out`. */
+/* Copies elements first .. first+count-1, in row-major order, one after the other into `out`. */
 void box_gather(void *out, const box_memory *from, int dims, const int64_t *size, int64_t first, int64_t count);
-/* Are all elements finite (dtype_all_finite)? */
+/* True if all elements are finite (dtype_all_finite). */
 bool box_all_finite(const box_memory *of, int dims, const int64_t *size);
 /* to[i...] = from[i...] for every element, converted as dtype_convert does; the two must not overlap. */
 void box_convert(const box_memory *to, const box_memory *from, int dims, const int64_t *size);

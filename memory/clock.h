@@ -1,6 +1,6 @@
 /* The clock for durations, and waiting by it: seconds of the system's monotonic clock, which the ranks of one machine
- * share; its zero means nothing. The clock of the day may be set back or ahead at any moment, and no two machines have
- * the same one: it is for showing to people, never for waiting or for deciding.
+ * share; its zero is arbitrary. The clock of the day may be set back or ahead at any moment, and no two machines have
+ * the same one: it is for display, never for waiting or for deciding.
  */
 #pragma once
 

@@ -9,7 +9,7 @@
 typedef struct format {
     int exponent, mantissa, lowest;
     uint32_t largest;  /* bits of the largest finite value */
-    uint32_t overflow; /* bits of what a larger value becomes */
+    uint32_t overflow; /* bits that a larger value becomes */
     uint32_t nan; /* bits of the NaN that is written; whatever lies above `largest` and is not infinity reads as NaN */
 } format;
 
@@ -31,7 +31,7 @@ static inline float bits_float(uint32_t bits)
     return value;
 }
 
-/* Round to nearest even. The mantissa with its leading one is added to the exponent field, so that a carry out of the
+/* Rounds to nearest even. The mantissa with its leading one is added to the exponent field, so that a carry out of the
  * mantissa raises the exponent, and a subnormal that rounds up becomes the smallest normal number, by itself. */
 static inline uint32_t narrow(float value, const format *f)
 {
@@ -57,7 +57,7 @@ static inline float widen(uint32_t bits, const format *f)
     uint32_t sign = bits >> (f->exponent + f->mantissa) << 31;
     if (magnitude > f->largest)
         return bits_float(sign | (magnitude == f->overflow && f->overflow != f->nan ? 0x7f800000 : 0x7fc00000));
-    if (magnitude >> f->mantissa == 0) /* subnormal: magnitude * 2^(lowest - mantissa), exact */
+    if (magnitude >> f->mantissa == 0) /* subnormal: 2^(lowest - mantissa) times the magnitude, exact */
         return bits_float(sign | float_bits((float)magnitude * ldexpf(1, f->lowest - f->mantissa)));
     return bits_float(sign | ((magnitude << (23 - f->mantissa)) + ((uint32_t)(f->lowest - 1 + 127) << 23)));
 }
@@ -85,8 +85,8 @@ uint16_t float_to_fp16(float value)
     return (uint16_t)narrow(value, &fp16_format);
 }
 
-/* The fp32 number next to `value` towards zero, with its last bit set if anything was cut off ("round to odd"):
- * rounding that once more to a type of at most 22 significant bits gives what rounding `value` directly would give. */
+/* Returns the fp32 number next to `value` towards zero, with its last bit set if anything was cut off ("round to odd"):
+ * rounded again to a type of at most 22 significant bits it equals `value` rounded directly. */
 static float odd_float(double value)
 {
     float nearest = (float)value;
@@ -94,11 +94,11 @@ static float odd_float(double value)
         return nearest;
     uint32_t bits = float_bits(nearest);
     if (fabs((double)nearest) > fabs(value))
-        bits--; /* towards zero; from infinity to the largest finite number */
+        bits--; /* rounds towards zero; from infinity to the largest finite number */
     return bits_float(bits | 1);
 }
 
-/* Reading and writing of one element through a double: what `from`, of the type, is, and what `value` becomes. */
+/* Reads and writes one element through a double: `reads` is the value of `from`, `writes` the element of `value`. */
 #define ELEMENT(name, type, reads, writes)                                                                             \
     static double load_##name(const void *at)                                                                          \
     {                                                                                                                  \
@@ -181,7 +181,7 @@ bool dtype_find(dtype *type, const char *name)
     return false;
 }
 
-/* The pairs that a training run converts by the gigabyte have loops of their own; memcpy because nothing is aligned. */
+/* The pairs that a training run converts by the gigabyte have their own loops; memcpy since arrays may be unaligned. */
 static void fp32_to_bf16(char *to, const char *from, int64_t count)
 {
 #pragma omp simd

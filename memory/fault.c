@@ -21,7 +21,7 @@ static const struct {
 
 enum { CAUGHT = sizeof caught / sizeof *caught };
 
-/* A signal's handler has no other argument. */
+/* global, since a signal's handler has no other argument */
 static struct {
     void (*tell)(void *, fault_kind, const char *);
     void *context;
@@ -42,7 +42,7 @@ static bool parse(const char *line, uintptr_t address, char *path, int64_t *offs
     return true;
 }
 
-/* Which file is mapped at an address, and which byte of it. Reads with read(2) alone: this runs within a handler. */
+/* Finds the file mapped at an address, and its byte. Reads with read(2) alone: this runs within a handler. */
 static bool find_file(const void *address, char *path, int64_t *offset)
 {
     char line[PATH_MAX + 128], block[4096];
@@ -101,7 +101,7 @@ static void on_fault(int number, siginfo_t *info, void *machine)
     raise(number);
 }
 
-/* Is a handler the one with which UCX, a library of Open MPI's, begins? It is installed before main(). */
+/* True if a handler is the one of UCX, a library of Open MPI's, which installs it before main(). */
 static bool is_of_ucx(const struct sigaction *handler)
 {
     Dl_info of;

@@ -45,7 +45,7 @@ void log_set_last_words(void (*last_words)(void *, const char *), void *context)
     logger.last_words_context = context;
 }
 
-/* A line with who says it in front, if it is not only information; its length. */
+/* Formats a line, with its rank and level in front if it is not only information; returns its length. */
 __attribute__((format(printf, 4, 0))) static int write_line(char *line, int bytes, const char *kind, const char *format,
                                                             va_list arguments)
 {
@@ -61,7 +61,7 @@ __attribute__((format(printf, 4, 0))) static int write_line(char *line, int byte
     return used;
 }
 
-/* One write per line, so that lines of several ranks do not mix. */
+/* Writes each line at once, so that lines of several ranks do not mix. */
 __attribute__((format(printf, 3, 0))) static void say(FILE *stream, const char *kind, const char *format,
                                                       va_list arguments)
 {
@@ -114,7 +114,7 @@ void log_make_printable(char *text)
             *c = '?';
 }
 
-/* An error, directly: the process ends. */
+/* Writes an error directly: the process ends. */
 static void say_last(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void say_last(const char *format, ...)
 {

@@ -10,7 +10,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* The first line of a file; false: there is none. */
+/* Reads the first line of a file; false: there is none. */
 static bool read_line(char *out, int bytes, const char *path)
 {
     AUTO(FILE) *file = fopen(path, "re");
@@ -51,7 +51,7 @@ int machine_node_of(const char *root, const char *pci)
     return read_line(line, sizeof line, path) ? atoi(line) : -1;
 }
 
-/* "0-3,8,10-11": the cores of a node; false: it has none, or is not known. */
+/* Reads the cores of a node, "0-3,8,10-11"; false: it has none, or is unknown. */
 static bool cores_of(cpu_set_t *out, const char *root, int node)
 {
     char path[600], line[4096];
@@ -79,7 +79,7 @@ machine_verdict machine_stay_near(const char *root, int node)
         return MACHINE_ELSEWHERE;
     if (CPU_EQUAL(&both, &mine))
         return MACHINE_NEAR;
-    AUTO(DIR) *tasks = opendir("/proc/self/task"); /* threads that libraries have made before are bound, too */
+    AUTO(DIR) *tasks = opendir("/proc/self/task"); /* binds threads that libraries have made before, too */
     for (struct dirent *e; tasks && (e = readdir(tasks));)
         if (isdigit((unsigned char)*e->d_name))
             sched_setaffinity((pid_t)atoi(e->d_name), sizeof both, &both);

@@ -15,7 +15,7 @@
 
 /* ---- lines as objects ------------------------------------------------------------------------------------------- */
 
-/* Bytes of the UTF-8 sequence at `text`, of which `left` bytes are there; 0: it is none. */
+/* Returns the bytes of the UTF-8 sequence at `text`, of which `left` bytes are there; 0: it is none. */
 static size_t sequence_at(const unsigned char *text, size_t left)
 {
     size_t length = *text < 0x80 ? 1 : *text >= 0xF0 ? 4 : *text >= 0xE0 ? 3 : 2;
@@ -30,7 +30,7 @@ static size_t sequence_at(const unsigned char *text, size_t left)
     return length;
 }
 
-/* The text between the quotes of a JSON string. */
+/* Writes the text between the quotes of a JSON string. */
 static size_t escape(char *out, const char *text, size_t bytes)
 {
     size_t used = 0;
@@ -50,7 +50,7 @@ static size_t escape(char *out, const char *text, size_t bytes)
     return used;
 }
 
-/* "phalanx: rank 3: warning: ...": what the logger writes before its sentences, taken off; the level it means. */
+/* Removes the logger's prefix, "phalanx: rank 3: warning: ...", and returns the level that it names. */
 static const char *take_level(const char **line, size_t *bytes, bool error)
 {
     static const char name[] = "phalanx: ", warning[] = "warning: ", rank[] = "rank ";
@@ -95,7 +95,7 @@ size_t outlet_json(char out[OUTLET_LINE_JSON], const char *line, size_t bytes, b
         memcpy(out + used, line, bytes);
         used += bytes;
     } else {
-        for (; bytes > 0 && *line == ' '; bytes--) /* they stand under others on a screen */
+        for (; bytes > 0 && *line == ' '; bytes--) /* removes their indentation on a screen */
             line++;
         used += (size_t)sprintf(out + used, "\"message\": \"");
         used += escape(out + used, line, bytes);
@@ -108,23 +108,23 @@ size_t outlet_json(char out[OUTLET_LINE_JSON], const char *line, size_t bytes, b
 
 /* ---- the buffers ------------------------------------------------------------------------------------------------ */
 
-enum { BUFFER = 64 << 10, CHUNK = 4096 /* a pipe that takes anything takes so much at once */, STREAMS = 2 };
+enum { BUFFER = 64 << 10, CHUNK = 4096 /* a writable pipe takes this many bytes at once */, STREAMS = 2 };
 
-/* Where a stream leads to, and what waits to go there: a ring of bytes, counted from the beginning. */
+/* The destination of a stream, and a ring of bytes that wait to go there, counted from the beginning. */
 typedef struct channel {
     int descriptor;
     char bytes[BUFFER];
     _Atomic uint64_t put, taken;
-    uint64_t missing;  /* dropped since the reader was told */
-    _Atomic int error; /* errno of a reader that is gone; 0: it may be there */
-    _Atomic bool deaf; /* last words have been given up once: nobody waits for the next */
-    bool ends;         /* the thread leaves when all is taken */
+    uint64_t missing;  /* bytes dropped since the last notice to the reader */
+    _Atomic int error; /* errno if the reader has gone; else 0 */
+    _Atomic bool deaf; /* last words timed out once: later ones do not wait */
+    bool ends;         /* the thread ends when all is taken */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
 } channel;
 
-/* What is written to one of them, and the line that is not at its end yet: lines are made objects when they are. */
+/* Standard output or error, with its unfinished line: a line becomes an object at its end. */
 typedef struct stream {
     channel *to;
     bool error;
@@ -135,12 +135,12 @@ typedef struct stream {
 static struct {
     _Atomic bool open, json;
     channel channel[STREAMS];
-    channel *of[STREAMS]; /* standard output's and error's: one, where both lead to the same place */
+    channel *of[STREAMS]; /* channels of standard output and error: one, if both lead to the same place */
     stream streams[STREAMS];
     FILE *before[STREAMS], *now[STREAMS];
-    int (*rank)(void); /* of lines that are objects */
+    int (*rank)(void); /* rank in lines that are objects */
     _Atomic int64_t dropped;
-    _Atomic bool deaf; /* the same of those that go directly */
+    _Atomic bool deaf; /* direct writes timed out once: later ones do not wait */
     bool at_exit;
 } outlet;
 
@@ -159,7 +159,7 @@ static void add(channel *c, const char *bytes, size_t count)
     atomic_fetch_add(&c->put, count);
 }
 
-/* How much is missing stands where it is missing. */
+/* Puts a notice of the missing bytes where they are missing. */
 static void add_notice(channel *c)
 {
     char line[128];
@@ -186,7 +186,7 @@ static void put(channel *c, const char *bytes, size_t count)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Passes on the line as an object; nothing of an empty one. */
+/* Passes on the line as an object, unless it is empty. */
 static void end_line(stream *s)
 {
     char object[OUTLET_LINE_JSON];
@@ -216,7 +216,7 @@ static ssize_t write_stream(void *cookie, const char *bytes, size_t count)
 
 /* ---- and out of it ----------------------------------------------------------------------------------------------- */
 
-/* Writes the next bytes, whenever the reader takes them; false: it is gone. */
+/* Writes the next bytes when the reader takes them; false: it is gone. */
 static bool pass_on(channel *c)
 {
     uint64_t taken = atomic_load(&c->taken), waiting = atomic_load(&c->put) - taken;
@@ -247,7 +247,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Waits while the reader takes some, `seconds` from one time to the next. Without a lock. */
+/* Waits until all is taken; false after `seconds` without progress. The caller does not hold the lock. */
 static bool drain(const channel *c, double seconds)
 {
     uint64_t taken = atomic_load(&c->taken);
@@ -262,7 +262,7 @@ static bool drain(const channel *c, double seconds)
             return false;
         clock_nap(0.001);
     }
-    return true; /* nobody is there to read it */
+    return true; /* the reader is gone */
 }
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
@@ -274,7 +274,7 @@ static bool same_place(int a, int b)
            one.st_rdev == other.st_rdev;
 }
 
-/* Signals are for the threads that were there before. */
+/* Starts a thread that blocks all signals: the earlier threads handle them. */
 static bool start(channel *c, int descriptor)
 {
     sigset_t all, before;
@@ -289,7 +289,7 @@ static bool start(channel *c, int descriptor)
     return started;
 }
 
-/* Ends the thread when all is taken, unless it is stuck: then it ends with the process. The end has a notice, too. */
+/* Ends the thread when all is taken; a stuck one ends with the process. Dropped bytes get a last notice. */
 static void stop(channel *c, double seconds)
 {
     if (!drain(c, seconds))
@@ -339,7 +339,7 @@ void outlet_open(void)
     outlet.now[0] = open_stream(&outlet.streams[0], outlet.of[0], false, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
     outlet.now[1] = open_stream(&outlet.streams[1], outlet.of[1], true, _IONBF);
     if (!outlet.now[0] || !outlet.now[1])
-        return; /* the threads have nothing to do */
+        return; /* the threads stay idle */
     stdout = outlet.now[0];
     stderr = outlet.now[1];
     if (!outlet.at_exit)
@@ -384,7 +384,7 @@ int outlet_descriptor(FILE *of)
 size_t outlet_room(void)
 {
     size_t room = atomic_load(&outlet.open) ? room_of(outlet.of[0]) : BUFFER;
-    return room > BUFFER / 4 ? room - BUFFER / 4 : 0; /* the rest is for other writers */
+    return room > BUFFER / 4 ? room - BUFFER / 4 : 0; /* leaves the rest for other writers */
 }
 
 int64_t outlet_dropped(void)

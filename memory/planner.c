@@ -9,15 +9,15 @@
 
 /* ---- occupied addresses over time -------------------------------------------------------------------------------- */
 
-/* A segment tree over time. A lifetime splits into O(log times) nodes whose ranges of time it covers whole. Each node
+/* A segment tree over time. A lifetime splits into O(log times) nodes, and covers their ranges of time whole. Each node
  * keeps two sorted lists of disjoint address intervals, in which neighbours that touch are merged into one:
  *     cover   taken by lifetimes that were split into this very node,
  *     below   taken by lifetimes that were split into this node or any beneath it.
- * A lifetime collides with what `below` says of its own nodes and with what `cover` says of their ancestors: at most
- * 4 log2(times) lists. First-fit fills from one end, so that merged lists are short where the arena is full.
+ * A lifetime collides with the `below` lists of its own nodes and the `cover` lists of their ancestors: at most 4
+ * log2(times) lists. First-fit fills from one end, so that merged lists are short where the arena is full.
  *
- * Node numbering: a node over [low, high] with middle m has its left child at node + 1 and its right child at
- * node + 2 (m - low + 1), so that exactly 2 times - 1 nodes exist for any number of times.
+ * Node numbering: a node over [low, high] with middle m has its left child at node + 1 and its right child at node + 2
+ * (m - low + 1), so that exactly 2 times - 1 nodes exist for any number of times.
  */
 
 enum {
@@ -52,14 +52,14 @@ typedef union free_list {
     interval room;
 } free_list;
 
-/* Answers "what is the lowest (or highest) range of `bytes` that is free at all times first..last?" and marks such a
- * range as taken. Time is the small integers 0..times-1. */
+/* Finds the lowest (or highest) range of `bytes` that is free at all times first..last, and marks such a range as
+ * taken. Time is the small integers 0..times-1. */
 typedef struct planner_tree {
     node *nodes;
     int32_t times;
     slab *slabs, *current;
     free_list *free_lists[CLASSES];
-    int lists; /* of the query at hand */
+    int lists; /* number of lists found by the current query */
     const list *found[MOST_LISTS];
 } planner_tree;
 
@@ -84,7 +84,7 @@ static void tree_close(planner_tree *tree)
     free(tree);
 }
 
-/* nothing is taken any more; keeps its memory */
+/* Frees all ranges; keeps the memory. */
 static void tree_clear(planner_tree *tree)
 {
     memset(tree->nodes, 0, (2 * (size_t)tree->times - 1) * sizeof *tree->nodes);
@@ -134,7 +134,7 @@ static void grow(planner_tree *tree, list *l)
     l->capacity_class = wider;
 }
 
-/* The first interval that ends at or after `start`: the first that [start, ...) touches, overlaps or precedes. */
+/* Finds the first interval that ends at or after `start`: the first that [start, ...) touches, overlaps or precedes. */
 static int32_t first_ending_from(const list *l, int64_t start)
 {
     int32_t low = 0, high = l->count;
@@ -148,7 +148,7 @@ static int32_t first_ending_from(const list *l, int64_t start)
     return low;
 }
 
-/* l := l united with [start, end) */
+/* Unites l with [start, end). */
 static void unite(planner_tree *tree, list *l, int64_t start, int64_t end)
 {
     int32_t from = first_ending_from(l, start), to = from;
@@ -199,7 +199,7 @@ static int64_t tree_lowest(planner_tree *tree, int32_t first, int32_t last, int6
         end[i] = cursor[i] + tree->found[i]->count;
     }
     int64_t offset = 0;
-    /* Each list in turn lifts the offset past its conflicts, until all have agreed to one offset. */
+    /* Lets each list in turn lift the offset past its conflicts, until all agree on one offset. */
     for (int agreed = 0, i = 0; agreed < tree->lists; i = i + 1 == tree->lists ? 0 : i + 1) {
         const interval *c = cursor[i];
         agreed++;
@@ -213,7 +213,7 @@ static int64_t tree_lowest(planner_tree *tree, int32_t first, int32_t last, int6
     return offset;
 }
 
-/* Entirely below `ceiling`; -1 if there is no such place. */
+/* Finds an offset entirely below `ceiling`; -1 if there is none. */
 static int64_t tree_highest(planner_tree *tree, int32_t first, int32_t last, int64_t bytes, int64_t ceiling)
 {
     const interval *cursor[MOST_LISTS], *end[MOST_LISTS]; /* the cursor is one past the interval it looks at */
@@ -280,7 +280,7 @@ static void select_blocks(planner_problem *core, const planner_block *blocks, in
     planner_repair_sort(core->source, spare, core->count, key);
 }
 
-/* Lifetimes become [index of the first op, index of the last distinct first op not after the last op]. */
+/* Compresses lifetimes to [index of the first op, index of the last distinct first op not after the last op]. */
 static void compress_time(planner_problem *core, const planner_block *blocks)
 {
     AUTO_FREE int32_t *moments = must_alloc((unsigned long)core->count * sizeof *moments);
@@ -380,7 +380,7 @@ static void contend(planner_problem *core)
     }
 }
 
-/* The arena's bytes; INT64_MAX if it reached `limit`. */
+/* Returns the arena's bytes; INT64_MAX if it reached `limit`. */
 static int64_t place(planner_problem *core, const int32_t *order, const bool *from_top, int32_t count, int64_t limit)
 {
     int64_t arena = 0;
@@ -404,7 +404,7 @@ static int64_t place(planner_problem *core, const int32_t *order, const bool *fr
     return arena;
 }
 
-/* Place the blocks in this order one after the other, each at the lowest free offset, or, where from_top[block] is set
+/* Places the blocks in this order one after the other, each at the lowest free offset, or, where from_top[block] is set
  * (NULL: nowhere), at the highest below `ceiling` (the lowest if there is no room). Gives up as soon as the arena
  * reaches the best; an improvement becomes the best. Returns whether that is good enough or the effort is used up: true
  * means stop. */
@@ -428,10 +428,10 @@ static bool try_order(planner_problem *core, const int32_t *order, const bool *f
  * op, so that each micro-batch takes the addresses of the one before it.
  */
 
-/* Larger comes first. */
+/* Orders larger blocks first. */
 typedef uint64_t key_function(const planner_problem *core, int32_t block);
 
-/* floor of 2 log2(value), the halves at 1.5: sizes that differ by less are alike */
+/* Returns floor of 2 log2(value), the halves at 1.5: sizes that differ by less count as equal. */
 static int half_octave(int64_t value)
 {
     if (value <= 1)
@@ -455,7 +455,7 @@ static uint64_t by_size_step(const planner_problem *core, int32_t b)
     return (uint64_t)half_octave(core->bytes[b]);
 }
 
-/* in fiftieths of the bound */
+/* Returns the contention in fiftieths of the bound. */
 static uint64_t by_contention(const planner_problem *core, int32_t b)
 {
     return (uint64_t)((double)core->contention[b] / (double)core->bound * 50);
@@ -471,7 +471,7 @@ static uint64_t by_area(const planner_problem *core, int32_t b)
     return (uint64_t)((double)core->bytes[b] * (double)(core->last[b] - core->first[b] + 1));
 }
 
-/* Which blocks go to the top of the arena. */
+/* Selects blocks for the top of the arena. */
 typedef bool top_function(const planner_problem *core, int32_t block, int occurrence);
 
 static bool none(const planner_problem *core, int32_t b, int occurrence)
@@ -502,7 +502,7 @@ static const struct row {
     {by_duration, by_size, temporaries}, {by_size, by_duration, alternate},     {by_contention, by_size, alternate},
 };
 
-/* Where the top is, in bounds: what is placed from the top leaves gaps there that only a little room heals. */
+/* Heights of the top, in bounds: blocks placed from the top leave gaps that a little more room closes. */
 static const double tops[] = {1, 1.02, 1.04, 1.08};
 
 static void sort_by(const planner_problem *core, key_function *key, int32_t *order, int32_t *spare, uint64_t *keys)
@@ -526,7 +526,7 @@ static bool try_row(planner_problem *core, const struct row *row, const workspac
         w->order[i] = i;
     sort_by(core, row->minor, w->order, w->spare, w->keys);
     sort_by(core, row->major, w->order, w->spare, w->keys);
-    /* The occurrence of a block is how many before it in the order follow each other with the same size. */
+    /* Counts the preceding blocks in the order with the same size in a row: a block's occurrence. */
     for (int32_t i = 0, occurrence = 0; i < core->count; i++) {
         occurrence = i && core->bytes[w->order[i]] == core->bytes[w->order[i - 1]] ? occurrence + 1 : 0;
         w->from_top[w->order[i]] = row->from_top(core, w->order[i], occurrence);
@@ -534,7 +534,7 @@ static bool try_row(planner_problem *core, const struct row *row, const workspac
     return try_order(core, w->order, row->from_top == none ? NULL : w->from_top, top);
 }
 
-/* Try the orders, one row each, cheapest success first, until try_order says stop; returns whether it did. */
+/* Tries the orders, one row each, cheapest success first, until try_order says stop; returns whether it did. */
 static bool try_all(planner_problem *core)
 {
     unsigned long n = (unsigned long)core->count;

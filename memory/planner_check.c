@@ -53,7 +53,7 @@ static void ranks_remove(ranks *set, int64_t rank)
             return;
 }
 
-/* The nearest member above (`up`) or below `rank`; -1 if there is none. */
+/* Finds the nearest member above (`up`) or below `rank`; -1 if there is none. */
 static int64_t ranks_beside(const ranks *set, int64_t rank, bool up)
 {
     for (int l = 0; l < set->levels; l++, rank /= 64) {
@@ -75,7 +75,7 @@ static int64_t ranks_beside(const ranks *set, int64_t rank, bool up)
 typedef struct sweep {
     moment *by_offset, *by_first, *by_last;
     int64_t *rank;
-    int64_t count; /* blocks that occupy something */
+    int64_t count; /* number of blocks with bytes */
     ranks alive;
 } sweep;
 
@@ -101,7 +101,7 @@ static void sweep_open(sweep *s, pool *memory, const planner_block *blocks, int6
     ranks_open(&s->alive, memory, s->count);
 }
 
-/* A live block that shares bytes with block i; -1 if there is none. */
+/* Finds a live block that shares bytes with block i; -1 if there is none. */
 static int64_t collision(const sweep *s, const planner_block *blocks, int64_t i)
 {
     int64_t below = ranks_beside(&s->alive, s->rank[i], false), above = ranks_beside(&s->alive, s->rank[i], true);

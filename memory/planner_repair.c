@@ -1,11 +1,11 @@
 /* An order places a block once and for all; here a block that does not fit may push others out. All blocks of the best
  * arena that end above a lower top are taken out into a pool. The most expensive of the pool goes into the tightest gap
- * that holds it; without a gap it goes where what it pushes out is cheapest, and that joins the pool. A block's price
+ * that holds it; without a gap it goes where it pushes out the cheapest blocks, which join the pool. A block's price
  * grows each time it finds no gap, so that no two push each other out forever. An empty pool is a plan below that top.
  *
- * Large and long blocks are expensive from the start: scratch that lives for one op must yield to what is kept through
- * the pipeline, whose gaps it then finds. A move costs one look at the blocks that meet the moved one, however long the
- * program.
+ * Large and long blocks are expensive from the start: scratch that lives for one op must yield to blocks that live
+ * through the pipeline, and then finds gaps between them. A move costs one look at the blocks that meet the moved one,
+ * however long the program.
  *
  * Guided ejection search: Nagata and Braysy, 2009, for routing vehicles.
  */
@@ -55,11 +55,11 @@ void planner_repair_sort(int32_t *order, int32_t *spare, int32_t count, const ui
 typedef struct repair {
     planner_problem *core;
     int32_t *from;              /* [count + 1] the blocks that meet b are numbers from[b] .. from[b + 1] - 1 */
-    int32_t *by_start, *by_end; /* ... of both lists, in order of offset and of end when b was last moved */
+    int32_t *by_start, *by_end; /* the same blocks in both lists, in order of offset and of end when b was last moved */
     int64_t *offset;            /* [count] */
-    int64_t *worth, *cost;      /* [count] at the start, and grown */
+    int64_t *worth, *cost;      /* [count] prices at the start, and grown */
     int32_t *pool, pooled;      /* [count] */
-    int64_t top;                /* of the arena aimed at */
+    int64_t top;                /* top of the arena aimed at */
     uint64_t random;
 } repair;
 
@@ -82,7 +82,7 @@ static int64_t end_of(const repair *r, int32_t b)
     return r->offset[b] + r->core->bytes[b];
 }
 
-/* Insertion, for little has moved since the list was last sorted. */
+/* Sorts by insertion, since few blocks have moved since the list was last sorted. */
 static void sort_list(const repair *r, int32_t *list, int32_t count, int64_t (*key)(const repair *r, int32_t b))
 {
     for (int32_t i = 1; i < count; i++) {
@@ -94,7 +94,7 @@ static void sort_list(const repair *r, int32_t *list, int32_t count, int64_t (*k
     }
 }
 
-/* The start of the tightest gap that holds block b, whose lists are sorted; -1 if there is none. */
+/* Finds the start of the tightest gap that holds block b, given its sorted lists; -1 if there is none. */
 static int64_t tightest_gap(const repair *r, int32_t b)
 {
     int64_t bytes = r->core->bytes[b], floor = 0, best = -1, best_room = INT64_MAX;
@@ -116,7 +116,7 @@ static int64_t tightest_gap(const repair *r, int32_t b)
 /* A sweep of possible offsets of block b, ascending. */
 typedef struct sweep {
     int32_t begun, ended; /* blocks that start before the end of b, blocks that end at or before its start */
-    int64_t cost;         /* of those that begun and have not ended */
+    int64_t cost;         /* cost of the begun blocks that have not ended */
     int64_t best_cost, best;
     uint32_t ties;
 } sweep;
@@ -137,7 +137,7 @@ static void consider(repair *r, sweep *s, int32_t b, int64_t at)
     }
 }
 
-/* The offset at which block b pushes out least: next to a block, above or below it, or at an end of the arena. */
+/* Finds the offset at which block b pushes out least: next to a block, above or below it, or at an end of the arena. */
 static int64_t cheapest_offset(repair *r, int32_t b)
 {
     sweep up = {.begun = r->from[b], .ended = r->from[b], .best_cost = INT64_MAX};
@@ -188,7 +188,7 @@ static void move_one(repair *r)
     r->core->effort_left--;
 }
 
-/* One plan below `top`, from the best so far, in at most `moves` moves. */
+/* Tries to make a plan below `top`, from the best so far, in at most `moves` moves. */
 static bool attempt(repair *r, int64_t top, int64_t moves)
 {
     planner_problem *core = r->core;
@@ -212,12 +212,12 @@ static bool attempt(repair *r, int64_t top, int64_t moves)
     return true;
 }
 
-/* r->from: block b meets those that begin before it ends, less those that end before it begins and less itself. */
+/* Counts into r->from: block b meets the blocks that begin before it ends, less the ended ones and less itself. */
 static bool count_meetings(repair *r)
 {
     const planner_problem *core = r->core;
     AUTO_FREE int32_t *begun = must_calloc((unsigned long)core->times + 1, sizeof *begun);
-    AUTO_FREE int32_t *ended = must_calloc((unsigned long)core->times + 1, sizeof *ended); /* [t]: before t */
+    AUTO_FREE int32_t *ended = must_calloc((unsigned long)core->times + 1, sizeof *ended); /* [t]: ended before t */
     for (int32_t b = 0; b < core->count; b++) {
         begun[core->first[b]]++;
         ended[core->last[b] + 1]++;
@@ -237,7 +237,7 @@ static bool count_meetings(repair *r)
     return sum <= MOST_MEETINGS;
 }
 
-/* Both lists in order of the best arena's offsets, so that the first sort finds them nearly sorted. */
+/* Puts both lists in order of the best arena's offsets, so that the first sort finds them nearly sorted. */
 static void list_meetings(repair *r)
 {
     const planner_problem *core = r->core;
@@ -259,7 +259,7 @@ static void list_meetings(repair *r)
     memcpy(r->by_end, r->by_start, (size_t)r->from[core->count] * sizeof *r->by_end);
 }
 
-/* Square root of the size times logarithm of the life: found by trial, on some hundred programs. */
+/* Returns the square root of the size times the logarithm of the life: tuned on some hundred programs. */
 static int64_t worth_of(const planner_problem *core, int32_t b)
 {
     int64_t units = core->bytes[b] / core->alignment, root = 1, life = core->last[b] - core->first[b] + 1, octaves = 1;
@@ -271,7 +271,7 @@ static int64_t worth_of(const planner_problem *core, int32_t b)
     return root * octaves;
 }
 
-/* Aims at the target; where that fails at something between it and the best, nearer to the best each time. */
+/* Aims at the target; after a failure at a top between it and the best, nearer to the best each time. */
 static void aim(repair *r, int64_t effort)
 {
     planner_problem *core = r->core;

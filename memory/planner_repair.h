@@ -1,4 +1,4 @@
-/* Repair of a small program's plan, and the problem as the planner hands it over: of no use elsewhere. */
+/* The repair of a small program's plan, and the problem that the planner hands over; only these two use it. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,18 +22,18 @@ typedef struct planner_problem {
     int64_t ceiling; /* top of the arena for the blocks placed from the top */
 
     struct planner_tree *tree; /* the occupied addresses */
-    int64_t *offset;           /* [count] of the order being placed */
-    int64_t *best;             /* [count] of the smallest arena found, best_arena bytes */
+    int64_t *offset;           /* [count] offsets of the order being placed */
+    int64_t *best;             /* [count] offsets of the smallest arena found, best_arena bytes */
     int64_t best_arena;        /* INT64_MAX before the first */
     int64_t effort_left;       /* block placements */
     int tries;
 } planner_problem;
 
-/* Stable sort of order[0..count) by key[order[i]], ascending. `spare` is as long as `order`. */
+/* Sorts order[0..count), stably, by key[order[i]], ascending. `spare` is as long as `order`. */
 void planner_repair_sort(int32_t *order, int32_t *spare, int32_t count, const uint64_t *key);
 
 enum { PLANNER_REPAIR_BLOCKS = 5000 }; /* programs of more are left alone */
 
-/* Repair core->best, block by block, until it is good enough or `effort` block placements are used up. Programs in
+/* Repairs core->best, block by block, until it is good enough or `effort` block placements are used up. Programs in
  * which too many blocks meet are left alone too. */
 void planner_repair(planner_problem *core, int64_t effort);

@@ -11,4 +11,4 @@ typedef struct pool {
 
 void *pool_alloc(pool *p, size_t bytes); /* zeroed, 16-byte aligned; never NULL */
 char *pool_format(pool *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void pool_free(pool *p); /* everything; the pool is empty and usable again */
+void pool_free(pool *p); /* frees everything; the pool is empty and usable again */

@@ -3,13 +3,13 @@
  *
  *     AUTO_FREE char *path = format_path(folder, name);
  *     AUTO(checkpoint) *from = NULL;
- *     TRY(checkpoint_open(&from, path));        (what is open so far is released where TRY returns)
+ *     TRY(checkpoint_open(&from, path));        (locals opened so far are released where TRY returns)
  *     *out = TAKE(from);                        (handed to the caller: not released here)
  *
- * Where only the release uses a local (it holds what lives as long as the scope), compilers are told so (`unused`).
+ * Where only the release uses a local (it holds something for the life of the scope), compilers are told so (`unused`).
  * A local is initialised where it is declared, or released uninitialised. They are released in the reverse order of
- * their declarations. What must report its own failure (a file being written, an unpublished save, a collective) is
- * closed by name instead, and its status is returned.
+ * their declarations. Objects that must report their own failure (a file being written, an unpublished save, a
+ * collective) are closed by name instead, and the status is returned.
  */
 #pragma once
 
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 /* Defines the release of AUTO(type) locals by `close`, which is not called for NULL. A header that declares an opaque
- * type says it once, behind its closing function. */
+ * type has it once, after its closing function. */
 #define AUTO_CLOSES(type, close)                                                                                       \
     static inline void auto_close_##type(type **local)                                                                 \
     {                                                                                                                  \
@@ -30,8 +30,8 @@
 /* Declares a pointer to `type` that is closed at the end of its scope: AUTO(samples) *s = NULL; */
 #define AUTO(type) __attribute__((cleanup(auto_close_##type), unused)) type
 
-/* Declares a struct whose contents `release`, which takes its address, frees at the end of its scope:
- * RELEASED_BY(plan_free) plan p = {0}; */
+/* Declares a struct that `release`, called with its address, frees at the end of its scope: RELEASED_BY(plan_free) plan
+ * p = {0}; */
 #define RELEASED_BY(release) __attribute__((cleanup(release), unused))
 
 static inline void auto_free(void *local)
@@ -51,11 +51,11 @@ static inline void auto_close_descriptor(int *local)
 /* Declares a file descriptor, -1 for none, that is closed at the end of its scope; errno stays. Only for reading. */
 #define AUTO_CLOSE __attribute__((cleanup(auto_close_descriptor), unused)) int
 
-/* AUTO(FILE) *f, of files that are only read; AUTO(DIR) *folder. */
+/* Allow AUTO(FILE) *f for files that are only read, and AUTO(DIR) *folder. */
 AUTO_CLOSES(FILE, fclose)
 AUTO_CLOSES(DIR, closedir)
 
-/* The value of a local, which is NULL from now on: whoever gets the value owns it. */
+/* Returns the value of a local and sets it to NULL: the receiver owns the value. */
 #define TAKE(local)                                                                                                    \
     __extension__({                                                                                                    \
         __typeof__(local) taken_ = (local);                                                                            \

@@ -8,7 +8,7 @@
 
 #include "memory/log.h"
 
-/* One write on a descriptor opened to append, so that lines of several ranks do not mix; no stdio, which allocates. */
+/* Writes once, appending, so that lines of several ranks do not mix; no stdio, which allocates. */
 static void mark(const char *what)
 {
     const char *path = getenv(SEAL_ENVIRONMENT);

@@ -8,7 +8,7 @@
 
 static _Thread_local char message[MESSAGE_BYTES];
 
-status(status_fail)(status code, const char *format, ...) /* in brackets: a macro for the analyzer */
+status(status_fail)(status code, const char *format, ...) /* parenthesised: a macro for the analyzer */
 {
     int error = errno;
     va_list arguments;

@@ -1,8 +1,8 @@
-/* How a call that depends on the outside world (files, configuration, arguments, peers) says that it failed.
+/* A call that depends on the outside world (files, configuration, arguments, peers) returns a status.
  *
- * Such a function returns a status. On failure the sentence for the user (what, where, what to do) is kept for the
- * calling thread until its next failure, so that a caller may add context on the way up, print it, or drop it.
- * Broken invariants are no status: they are MUST() of log.h.
+ * On failure the sentence for the user (error, place, remedy) is kept for the calling thread until its next failure, so
+ * that a caller may add context on the way up, print it, or drop it. Broken invariants are no status: they are MUST()
+ * of log.h.
  */
 #pragma once
 
@@ -10,25 +10,25 @@
 
 typedef enum status {
     STATUS_OK = 0,
-    STATUS_FAILED = 1, /* the world said no; also the exit status of the program */
+    STATUS_FAILED = 1, /* the outside world failed; also the exit status of the program */
     STATUS_USAGE = 2,  /* wrong arguments or configuration; also the exit status of the program */
 } status;
 
-/* Record the message of a failure and return `code`, so that a function can end with `return status_fail(...)`. errno
+/* Records the message of a failure and return `code`, so that a function can end with `return status_fail(...)`. errno
  * stays. */
 status status_fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-#ifdef __clang_analyzer__ /* it sees one file at a time, and must know that a failure is never STATUS_OK */
+#ifdef __clang_analyzer__ /* the analyzer sees one file at a time, and must know that a failure is never STATUS_OK */
 #define status_fail(code, ...) ((void)status_fail(code, __VA_ARGS__), code)
 #endif
 
-/* Put "prefix: " before the message of the failure at hand; returns `code` unchanged. */
+/* Puts "prefix: " before the message of the current failure; returns `code` unchanged. */
 status status_context(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The message of this thread's last failure; never NULL. Valid until the thread's next failure. */
+/* Returns the message of this thread's last failure; never NULL. Valid until the thread's next failure. */
 const char *status_message(void);
 
-/* Return from the calling function if `expression` failed. Where something must be undone first, use goto instead. */
+/* Returns from the calling function if `expression` failed. Where something must be undone first, use goto instead. */
 #define TRY(expression)                                                                                                \
     do {                                                                                                               \
         status try_status_ = (expression);                                                                             \

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Three significant digits and the unit in which the number is below `step`. */
+/* Writes three significant digits and the unit in which the number is below `step`. */
 static const char *scaled(char out[UNITS_TEXT], double value, double step, const char *const *unit, int units)
 {
     int i = 0;

@@ -1,9 +1,9 @@
 /* One rank's share of a checkpoint, laid out once and written any number of times.
  *
  * Pieces, files and headers are the same at every save of a run. A writer lays them out when it is opened; writing then
- * allocates nothing that grows with the model, so that a thread may do it while the run trains. Each file goes past the
- * page cache, is fsynced, and is read back before the share counts as written; a write that failed for a passing reason
- * is repeated. Pieces, names, the buffer and the data of extras stay the caller's and outlive the writer.
+ * allocates no memory that grows with the model, so that a thread may do it while the run trains. Each file goes past
+ * the page cache, is fsynced, and is read back before the share counts as written; a write that failed for a passing
+ * reason is repeated. Pieces, names, the buffer and the data of extras stay the caller's and outlive the writer.
  */
 #pragma once
 
@@ -52,8 +52,8 @@ char *checkpoint_fragment(const char *temporary, int rank);
 
 /* ---- rank 0's part: from the shares of all ranks to a folder that `latest` names ----
  *
- * A publisher is opened once for a run and allocates nothing that grows with the model when it publishes. Its buffer is
- * the caller's (CHECKPOINT_WRITER_BUFFER bytes) and may be the writer's. One thread at a time uses it.
+ * A publisher is opened once for a run and allocates no memory that grows with the model when it publishes. Its buffer
+ * is the caller's (CHECKPOINT_WRITER_BUFFER bytes) and may be the writer's. One thread at a time uses it.
  */
 typedef struct checkpoint_publisher checkpoint_publisher;
 

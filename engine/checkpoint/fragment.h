@@ -45,7 +45,7 @@ typedef struct fragment_entry {
 typedef struct fragment {
     mapping file;
     const char *at, *end; /* the next line; the beginning of the last one */
-    const char *path;     /* for messages; owned by the caller */
+    const char *path;     /* path for messages; owned by the caller */
     int first_file;       /* manifest index of its first file */
     bool has_next;
     fragment_entry next; /* the tensor to which the next pieces belong */

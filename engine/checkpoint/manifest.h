@@ -1,6 +1,6 @@
 /* The manifest of a checkpoint says which rectangle of which tensor lies where, in which file, with which checksum.
  *
- * A manifest is JSON whose last line is the CRC32C of all before it, so that no damage goes unseen. It is built by
+ * A manifest is JSON; its last line is the CRC32C of all before it, so that no damage goes unseen. It is built by
  * adding files and pieces, or read from a file; it belongs to its maker until manifest_free, with all names in it.
  *
  *     {"format":"phalanx checkpoint","version":1,"ranks":4,"run":"0123456789abcdef0123456789abcdef",

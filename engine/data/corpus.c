@@ -24,7 +24,7 @@ typedef struct batch {
     int64_t text_bytes, malformed, bad;
     buffer rejects; /* a line for each bad record */
     status result;
-    char *message; /* of a failure; messages belong to the thread that failed, so this is a copy */
+    char *message; /* copy of a failure's message, which belongs to the thread that failed */
 } batch;
 
 typedef struct queue {

@@ -148,7 +148,7 @@ struct indexed {
     indexed_source source; /* source of .bin; read NULL: `bin` has the bytes */
     dtype type;
     int64_t sequences, documents, tokens;
-    const uint8_t *lengths, *offsets, *boundaries; /* in the mapped index, unaligned */
+    const uint8_t *lengths, *offsets, *boundaries; /* arrays in the mapped index, unaligned */
     int64_t *starts; /* [sequences + 1] first token of each; NULL if the sequences lie end to end, where offsets tell */
 };
 

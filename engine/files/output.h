@@ -1,4 +1,4 @@
-/* Files that a user names (--output, --write, --svg), as opposed to those of a folder that phalanx keeps.
+/* Files that a user names (--output, --write, --svg), as opposed to the files of phalanx's own folders.
  *
  * A regular or new file is written whole or not at all (atomic.h). A link stays: the file that it names is written. A
  * device or a pipe stays, too, and takes the bytes as they come; `-` is standard output.

@@ -1,5 +1,5 @@
 /* A folder of safetensors files that together hold one model, as Hugging Face lays it out: model.safetensors, or
- * several files and model.safetensors.index.json, whose weight_map says which tensor is where.
+ * several files and model.safetensors.index.json, with a weight_map that locates each tensor.
  *
  * A `sharded` maps its files; tensors and names belong to it until sharded_close. Pickled weights (.bin, .pt, .pth) are
  * never opened: unpickling runs code.

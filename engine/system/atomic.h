@@ -2,7 +2,7 @@
  *
  * An atomic_file is written to PATH.tmp through a buffer and takes the name PATH only in atomic_commit: flush, fsync,
  * rename, fsync of the folder. The caller owns it until atomic_commit or atomic_abandon, each of which frees it. Every
- * failure is a status whose message names the path; errno says why. Passing errors are retried first (retry.h).
+ * failure is a status with a message that names the path; errno says why. Passing errors are retried first (retry.h).
  */
 #pragma once
 

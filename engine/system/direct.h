@@ -2,7 +2,7 @@
  *
  * A `direct` collects bytes in a buffer of its caller's and writes them past the page cache (O_DIRECT) if the file
  * system can: training keeps its cache and its cores, and reading back asks the disk and not this machine's memory. It
- * allocates nothing. The caller owns the struct, buffer and path until direct_close. Failures name the path; `error` is
+ * does not allocate. The caller owns the struct, buffer and path until direct_close. Failures name the path; `error` is
  * their errno.
  */
 #pragma once

@@ -156,7 +156,7 @@ static int create(int *out, const char *path, const holder *me)
 {
     enum { TRIES = 8 };
     AUTO_FREE char *aside = must_format("%s.%s", path, me->id);
-    int error = ENOENT; /* from linking: the holder of the lock has swept the file away */
+    int error = ENOENT; /* linking says so if the holder of the lock has swept the file away */
     for (int i = 0; i < TRIES && error == ENOENT; i++) {
         unlink(aside);
         error = write_new(out, aside, me);

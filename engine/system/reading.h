@@ -1,4 +1,4 @@
-/* Reads of small files, folders and paths that decide what a run removes, rewrites or begins anew.
+/* Reads small files, folders and paths by which a run decides to remove, rewrite or restart.
  *
  * An end is told from an error: an error that may pass is tried again (retry.h), from the beginning and with a new
  * descriptor, and one that stays is a status; errno says why. A file counts as missing only if it certainly is (ENOENT

@@ -12,7 +12,7 @@
 typedef struct start {
     void (*run)(void *context);
     void *context;
-    char name[16]; /* as long as the kernel keeps */
+    char name[16]; /* the kernel keeps this many bytes */
 } start;
 
 void worker_init(worker *w)

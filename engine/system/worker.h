@@ -1,6 +1,6 @@
 /* Threads beside the one that trains share with it a lock, a change to wait for, and a flag that tells them to stop. A
  * worker is part of the struct that it works for; it may have several threads, which then share all of that. Signals
- * are for the main thread: those of a worker block all but faults.
+ * are for the main thread: a worker's threads block all but faults.
  *
  *     worker_init(&m->worker);
  *     TRY(worker_start(&m->worker, mirror_all, m, "mirrors checkpoints"));

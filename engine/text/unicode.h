@@ -39,7 +39,7 @@ typedef struct unicode_range {
 
 extern const unicode_range unicode_younger[];
 
-unicode_classes *unicode_classes_open(bool stability); /* with UNICODE_UNSTABLE, which takes some milliseconds */
+unicode_classes *unicode_classes_open(bool stability); /* stability: sets UNICODE_UNSTABLE, in some ms */
 void unicode_classes_close(unicode_classes *c);
 uint8_t unicode_class_of(uint32_t code); /* omits UNICODE_UNSTABLE above U+FFFF */
 

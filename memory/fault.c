@@ -42,7 +42,7 @@ static bool parse(const char *line, uintptr_t address, char *path, int64_t *offs
     return true;
 }
 
-/* Finds the file mapped at an address, and its byte. Reads with read(2) alone: this runs within a handler. */
+/* Finds the file mapped at an address, and the byte in it. Reads with read(2) alone: this runs within a handler. */
 static bool find_file(const void *address, char *path, int64_t *offset)
 {
     char line[PATH_MAX + 128], block[4096];

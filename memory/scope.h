@@ -30,8 +30,8 @@
 /* Declares a pointer to `type` that is closed at the end of its scope: AUTO(samples) *s = NULL; */
 #define AUTO(type) __attribute__((cleanup(auto_close_##type), unused)) type
 
-/* Declares a struct that `release`, called with its address, frees at the end of its scope: RELEASED_BY(plan_free) plan
- * p = {0}; */
+/* Declares a struct with contents that `release`, called with its address, frees at its scope's end:
+ * RELEASED_BY(plan_free) plan p = {0}; */
 #define RELEASED_BY(release) __attribute__((cleanup(release), unused))
 
 static inline void auto_free(void *local)

@@ -14,7 +14,7 @@ typedef enum status {
     STATUS_USAGE = 2,  /* wrong arguments or configuration; also the exit status of the program */
 } status;
 
-/* Records the message of a failure and return `code`, so that a function can end with `return status_fail(...)`. errno
+/* Records the message of a failure and returns `code`, so that a function can end with `return status_fail(...)`. errno
  * stays. */
 status status_fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -48,7 +48,7 @@ template <typename T> DEVICE void write_row(T *to, const float (&from)[LANE_COLU
     }
 }
 
-/* The score of a product of query and key, and the derivative of it by that product's multiple, from the score. */
+/* The score of a query and a key from their product, and its derivative by scale times the product, from the score. */
 template <bool CAP> struct score_of {
     float scale, cap;
     __device__ float operator()(float product) const
@@ -227,7 +227,7 @@ attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const
     write_row(dv_rows.at(keys + key, kv_head, v_size), dv, 1.0f, v_size);
 }
 
-/* the new keys (or values) of samples into their cache; a thread an element */
+/* Writes the new keys (or values) of samples into their cache; a thread an element. */
 template <typename T>
 KERNEL(256, 4)
 cache_append(T *cache, flash_rows<const T> x, const int32_t *positions, int64_t items, int64_t capacity,
@@ -296,7 +296,7 @@ static bool refused(const launch_attention_operands *of)
            (!of->places && (of->run != of->at.sequence || of->tokens != of->keys));
 }
 
-/* A block for WARPS rows of each of `parts` parts of `rows`. */
+/* The grid of a block for WARPS rows of each of `parts` parts of `rows`. */
 static dim3 grid_of(int64_t rows, int heads, int64_t parts)
 {
     return dim3(blocks_for(rows, WARPS), (unsigned)heads, (unsigned)parts);
@@ -349,7 +349,7 @@ static int attend_all(void *stream, int type, const launch_attention_operands *o
     });
 }
 
-/* Writes y, lse, which its gradient reads, and the largest scores. */
+/* Writes y, lse, which its gradient reads, and the max logits. */
 void cuda_attention(const op *o, const run_context *r)
 {
     if (op_run_prepared(o, r))
@@ -365,7 +365,7 @@ template <typename T>
 static int delta_of(void *stream, float *delta, launch_matrix dy, launch_matrix y, int64_t tokens, launch_heads at)
 {
     constexpr int V = VECTOR<T>;
-    /* no fewer lanes: each pass of a warp is then over tokens of its own */
+    /* enough lanes that each pass of a warp is over its own tokens */
     int32_t size = at.v_head_size, lanes = WARPS * WARP / DELTA_TOKENS;
     bool wide = size % V == 0 && dy.pitch % V == 0 && y.pitch % V == 0 && aligned_all(dy.at, y.at);
     while (lanes < WARP && lanes * (wide ? V : 1) < size)

@@ -1,6 +1,6 @@
-/* The load of experts, the losses of their routers and the gradient of these. Rows of logits are short: each is a
- * warp's, which reads it two or three times from the cache. Counts are integers, added by atomics; sums over tokens are
- * fp64, each token's in a place of its own before one block adds them in order.
+/* The load of experts, the losses of their routers and the gradient of these. Rows of logits are short: a warp reads
+ * one two or three times from the cache. Counts are integers, added by atomics; sums over tokens are fp64: each token's
+ * values are stored apart before one block adds them in order.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -40,7 +40,7 @@ KERNEL(THREADS, 4) count_choices(int32_t *counts, launch_choices of)
         atomic_add(&counts[group_of(of.places, of.sequence, i / of.active) * of.experts + of.chosen[i]], 1);
 }
 
-/* Counts become numbers where they lie. */
+/* Turns counts into floats, in place. */
 KERNEL(THREADS, 4) scale_counts(float *load, int64_t count, float scale)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -51,7 +51,7 @@ KERNEL(THREADS, 4) scale_counts(float *load, int64_t count, float scale)
     }
 }
 
-/* Every lane has it. Sums of integers are exact, whatever their order. */
+/* Sums the counts; every lane gets the sum, which is exact in any order. */
 DEVICE int64_t sum_of_counts(const int32_t *counts, int32_t experts)
 {
     int64_t sum = 0;
@@ -97,7 +97,7 @@ struct row_facts {
     float largest, part, lse, share, mean;
 };
 
-/* Every lane of a warp has all of it. */
+/* Computes a row's statistics; every lane of a warp has all of them. */
 template <typename T> DEVICE row_facts facts_of(const T *row, const float *load, const launch_router &of)
 {
     int lane = (int)threadIdx.x % WARP;
@@ -250,7 +250,7 @@ void cuda_balance(const op *o, const run_context *r)
                             (const double *)scratch, of.tokens, o->at.accumulate != OP_WRITES));
 }
 
-/* The addend may be absent, and dlogits may lie there. */
+/* The addend may be absent, or be dlogits itself. */
 void cuda_balance_grad(const op *o, const run_context *r)
 {
     const launch_router of = router_of(o, r, o->in[3]);

@@ -1,7 +1,7 @@
-/* Sums of bits, by which verification sees that bytes have changed: words of 64 bits, each times an odd number of its
- * place, added up modulo 2^64. A product with an odd number is 0 for 0 alone, so that a change of one word always
- * changes the sum; the numbers differ from place to place (Knuth's multiplicative hashing), so that words which change
- * places do, too, but by chance of about 2^-64. Addition of integers has no order: atomics cost no bit.
+/* Checksums of bytes, for verification: words of 64 bits, each times an odd number made of its index, added up modulo
+ * 2^64. A product with an odd number is 0 for 0 alone, so that a change of one word always changes the sum; the numbers
+ * differ from index to index (Knuth's multiplicative hashing), so that swapped words change it, too, except with a
+ * probability of about 2^-64. Addition of integers has no order: atomics cost no bit.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -18,7 +18,7 @@ DEVICE unsigned long long word_of(const unsigned char *row, int64_t bytes, int64
     return word;
 }
 
-/* One row a turn of blockIdx.y */
+/* Each blockIdx.y takes every gridDim.y-th row. */
 KERNEL(BITS_THREADS, 4) sum_bits(unsigned long long *total, launch_bytes of, bool whole)
 {
     int64_t words = (of.bytes + 7) / 8, step = (int64_t)gridDim.x * BITS_THREADS;

@@ -54,7 +54,7 @@ static void instruction(const check *c, const launch_check *which)
     c->say(c->context, error ? DEVICE_REFUSED : worst <= RIGHT_TO ? DEVICE_RIGHT : DEVICE_WRONG, which->name, words);
 }
 
-/* There and back, with the time of each way. */
+/* Copies pinned memory to the device and back, and reports the time of each way. */
 static void pinned(const check *c)
 {
     void *host = NULL, *arena = NULL;

@@ -8,8 +8,8 @@ struct launch_parts {
     double density;
 };
 
-/* A block's: elements [first, first + count) of the tensor; bytes from `from` on of a message of all parts, and how
- * many there are until the next chunk's or the end of the part. */
+/* A block's piece: elements [first, first + count) of the tensor; bytes from `from` on of a message of all parts, and
+ * `room`, the bytes until the next chunk's or the end of the part. */
 struct piece {
     int64_t first, from, room;
     int count;
@@ -86,7 +86,7 @@ decode_chunks(float *y, const unsigned char *messages, const step_scalars *scala
 
 /* ---- host side ----------------------------------------------------------------------------------------------- */
 
-/* Call f(M()) with the method. */
+/* Calls f(M()) with the method. */
 template <typename F> static int with_method(int kind, F f)
 {
     switch (kind) {
@@ -122,7 +122,7 @@ static void each_chunk(const op *o, const run_context *r, const tensor *t, const
                   }));
 }
 
-/* message[parts, bytes] and kept of x = gradient / scalars.loss_scale + feedback */
+/* Writes message[parts, bytes] and the error kept of x = gradient / scalars.loss_scale + feedback. */
 void cuda_compress(const op *o, const run_context *r)
 {
     const tensor *gradient = o->in[0], *message = o->out[0];

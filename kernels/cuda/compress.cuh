@@ -23,7 +23,7 @@ DEVICE int warp_of(void)
     return (int)threadIdx.x / WARP;
 }
 
-/* Which element of the chunk a thread's number j is. */
+/* The index in the chunk of a thread's element number j. */
 DEVICE int place_of(int j)
 {
     return warp_of() * SPAN + j * WARP + lane_of();
@@ -69,7 +69,7 @@ DEVICE float bf16_value(uint32_t bits)
     return x;
 }
 
-/* Bits that are ordered as magnitudes are. */
+/* The bits of |x|, which order as magnitudes do. */
 DEVICE uint32_t magnitude_of(float x)
 {
     uint32_t bits;
@@ -146,14 +146,14 @@ template <int BLOCK, int BITS, int TOP> struct as_integers {
     DEVICE void prepare(void)
     {
     }
-    /* The nearest integer; x becomes the rest. */
+    /* Returns the nearest integer; x becomes the remainder. */
     DEVICE int quantise(float &x, float scale)
     {
         float q = scale > 0 ? fminf(fmaxf(rintf(x / scale), -(float)TOP), (float)TOP) : 0.0f;
         x -= rounded_product(q, scale);
         return (int)q;
     }
-    /* Number i of the block's `count`: in 4 bits the even lane writes for both. */
+    /* Writes number i of the block's `count`: in 4 bits the even lane writes for both. */
     DEVICE void put(unsigned char *out, int i, int count, int q)
     {
         if (BITS == 8) {
@@ -216,7 +216,7 @@ struct picking {
     int equals; /* still to be taken */
     int slot;   /* of the next */
 
-    /* The slot of this lane's, or -1 */
+    /* Returns the slot of this lane's element, or -1. */
     __device__ int take(uint32_t magnitude)
     {
         uint32_t before = (1u << lane_of()) - 1, equal = warp_ballot(magnitude == threshold);
@@ -229,7 +229,7 @@ struct picking {
     }
 };
 
-/* The largest of a chunk. */
+/* Sends the largest elements of a chunk. */
 struct as_largest {
     static constexpr int BLOCKS = 3;
 
@@ -245,7 +245,7 @@ struct as_largest {
     {
     }
 
-    /* The k-th largest of the block's magnitudes, found bit by bit. Counts of two passes have rooms of their own: one
+    /* Finds the k-th largest of the block's magnitudes bit by bit. Counts of two passes are in different buffers: one
      * barrier a pass. */
     DEVICE uint32_t find_threshold(const float (&x)[EACH], int k)
     {
@@ -266,7 +266,7 @@ struct as_largest {
         }
         return threshold;
     }
-    /* Where this warp's begin: of equals earlier warps take first. */
+    /* Begins a warp's slots: among equals earlier warps take first. */
     DEVICE picking begin(const float (&x)[EACH], uint32_t threshold, int k)
     {
         SHARED(int, above, WARPS);
@@ -293,8 +293,8 @@ struct as_largest {
         }
         return p;
     }
-    /* One warp: levels[0] is the middle between least and largest, the others are the means of each side, as they are
-     * sent. */
+    /* One warp finds the levels: levels[0] is the middle between least and largest, the others are the means of each
+     * side, as they are sent. */
     DEVICE void find_levels(float *levels, const float *chosen, int k)
     {
         float low = INFINITY, high = 0;
@@ -388,7 +388,7 @@ struct as_largest {
     }
 };
 
-/* The largest frequencies of each run of 64; coefficients and sums are fp64. */
+/* Sends the largest frequencies of each run of 64; coefficients and sums are fp64. */
 struct as_frequencies {
     static constexpr int BLOCKS = 2;
     static constexpr int RUNS = SPAN / COMPRESS_RUN; /* of a warp */

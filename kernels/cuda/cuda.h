@@ -7,28 +7,28 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/table/op.h"
 
-/* The table of the implementations, of use without a device (for planning). */
+/* The table of the implementations; planning uses it without a device. */
 extern const op_backend backend_cuda;
 
 #define OP(name, ...) void cuda_##name(const op *o, const run_context *r);
 #include "kernels/table/ops.def"
 #undef OP
 
-/* The implementation of a row, where it is one call. */
+/* Defines the implementation of a row that is one call. */
 #define CUDA_OP(name, ...)                                                                                             \
     void cuda_##name(const op *o, const run_context *r)                                                                \
     {                                                                                                                  \
         __VA_ARGS__;                                                                                                   \
     }
 
-/* Bytes of o->scratch that the kernels of an op want, where they are one expression. */
+/* Defines the bytes of o->scratch that the kernels of an op use, as one expression. */
 #define CUDA_SCRATCH(function, ...)                                                                                    \
     int64_t function(const op *o)                                                                                      \
     {                                                                                                                  \
         return __VA_ARGS__;                                                                                            \
     }
 
-/* Bytes of o->scratch that kernels want. */
+/* Bytes of o->scratch that an op's kernels use. */
 int64_t cuda_bias_grad_scratch(const op *o);
 int64_t cuda_norm_grad_scratch(const op *o);
 int64_t cuda_head_norm_grad_scratch(const op *o);
@@ -40,7 +40,7 @@ int64_t cuda_cross_entropy_scratch(const op *o);
 int64_t cuda_assign_scratch(const op *o);
 int64_t cuda_slots_scratch(const op *o);
 int64_t cuda_balance_scratch(const op *o);
-/* The same of any op; 0 for most. */
+/* Bytes of o->scratch that any op uses; 0 for most. */
 int64_t bind_scratch_bytes(const op *o, int threads);
 /* Checks the CUDA error that an entry point's launches returned, 0 for none. */
 void cuda_launched(const op *o, int error);
@@ -59,7 +59,7 @@ typedef struct updates {
     int held;
 } updates;
 
-/* Op `o`, of the class UPDATE, is to run. */
+/* Adds op `o`, of the class UPDATE. */
 void updates_add(updates *u, const op *o, const run_context *r);
 /* Launches everything added: it runs after the stream's earlier work and before its later work. */
 void updates_launch(updates *u, const run_context *r);

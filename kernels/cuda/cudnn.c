@@ -67,13 +67,13 @@ static operands operands_of(const op *o)
                       .dv = o->out[2]};
 }
 
-/* The place of one of two runs in its sample, in runs. */
+/* The index of a run in its sample, in runs. */
 static int64_t run_of(const op *o, int run)
 {
     return token_half(o->at.group_rank, o->at.group_size, run);
 }
 
-/* Keys of its sample up to the last that one of two runs sees. */
+/* Counts the keys of a sample up to the last one that the run sees. */
 static int64_t keys_of(const op *o, int run)
 {
     return token_last_key((int32_t)((run_of(o, run) + 1) * o->at.run) - 1) + 1;
@@ -89,7 +89,7 @@ static bool takes(const op *o)
 {
     if (!op_is(o, OP_CLASS_ATTENTION))
         return false;
-    /* its softmax has no sinks, and says no largest score; its gradient reads y and lse alone */
+    /* cuDNN's softmax has no sinks and no max logit output; its gradient reads y and lse alone */
     if (!op_has(o, OP_GRADIENT) && (o->in[5] || o->out[2]))
         return false;
     operands x = operands_of(o);
@@ -98,8 +98,8 @@ static bool takes(const op *o)
     for (int i = 0; i < 8; i++)
         if (rows[i] && (rows[i]->pitch % (ALIGNMENT / 2) || (rows[i]->base && rows[i]->offset % ALIGNMENT)))
             return false;
-    /* The queries are whole samples, or two runs of each that are known before the batch is. With a window the library
-     * has no candidate for the latter. Rows of four-byte numbers begin at multiples of 16 bytes. */
+    /* cuDNN takes queries that are whole samples, or two runs of each known before the batch is. It has no candidate
+     * for runs with a window. Rows of four-byte numbers begin at multiples of 16 bytes. */
     if (x.places && (o->at.group_size <= 1 || token_window(o->at.window, o->at.sequence) != 0 ||
                      o->at.run * 4 % ALIGNMENT != 0 || x.q->shape[0] != TOKEN_HALVES * samples_of(o) * o->at.run ||
                      (x.dk && !(tensor_contiguous(x.dk) && tensor_contiguous(x.dv)))))
@@ -109,7 +109,7 @@ static bool takes(const op *o)
            heads_suit_cudnn((int)attention_v_head_size(o, x.v)) && heads_divide(o->at.heads, o->at.kv_heads);
 }
 
-/* The next smaller number that divides n, or 0. */
+/* Returns the next smaller number that divides n, or 0. */
 static int64_t divisor_below(int64_t n, int64_t d)
 {
     do
@@ -253,7 +253,7 @@ int64_t cudnn_scratch_bytes(const op *o)
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
-/* Where the part begins in the 16-bit rows of `t`: heads of `size` elements, from token and head on. */
+/* The address of the part in the 16-bit rows of `t`: heads of `size` elements, from token and head on. */
 static char *part_at(const tensor *t, char *arena, int64_t token, int64_t head, int64_t size)
 {
     return (char *)tensor_at(t, arena) + (token * t->pitch + head * size) * 2;
@@ -362,7 +362,7 @@ static void write_candidate(char *out, int bytes, const void *plan_, int candida
                          cudnn_graph_words(p->graph[i], candidate - 1));
 }
 
-/* "cuDNN" alone is its first candidate that compiles. */
+/* Takes the first candidate that compiles for "cuDNN" alone. */
 static status take_candidate(void *plan_, const char *words)
 {
     plan *p = plan_;
@@ -400,8 +400,8 @@ static int64_t place_of(const op *o, int64_t i)
     return run ? unit % samples * o->at.sequence + run_of(o, (int)(unit / samples)) * run + i % run : i;
 }
 
-/* Documents to time with: DOCUMENTS in a sample. Our kernels pass over the tiles of other documents, cuDNN's compute
- * them and mask the scores, so that the longer the documents are, the better for cuDNN. */
+/* Writes documents to time with: DOCUMENTS in a sample. Our kernels skip the tiles of other documents, cuDNN's compute
+ * them and mask the scores, so that longer documents favour cuDNN. */
 static void give_documents(void *out, int64_t bytes, const void *plan_)
 {
     const plan *p = plan_;
@@ -495,14 +495,14 @@ static void place_gradients(char *at[CUDNN_GRAPH_OPERANDS], call *k, int run, in
     operands x = operands_of(&k->of);
     layout l = layout_of(a, &k->of);
     char *arena = k->plan->owner->arena, *scratch = tensor_at(k->of.scratch, arena);
-    const bool aside = k->plan->runs > 1 && run == 0; /* gradients that do not go where they belong */
+    const bool aside = k->plan->runs > 1 && run == 0; /* gradients go to scratch first */
     at[CUDNN_GRAPH_DK] = aside ? scratch + l.dk : part_at(x.dk, arena, first_key, kv_head, a->head_size);
     at[CUDNN_GRAPH_DV] = aside ? scratch + l.dv : part_at(x.dv, arena, first_key, kv_head, a->v_head_size);
     at[CUDNN_GRAPH_DELTA] = scratch + l.delta;
     at[CUDNN_GRAPH_ONE] = (char *)&k->numbers[CUDNN_GRAPH_ONE];
 }
 
-/* Addresses of the part that begins with this sample and this key/value head, of its queries of one run. */
+/* Packs the addresses of one run of the part that begins with this sample and this key/value head. */
 static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
 {
     const op *o = &k->of;
@@ -578,7 +578,7 @@ static bool open_graphs(plan *p)
     return true;
 }
 
-/* A plan that is not `open`: the library has no candidate. */
+/* Finds or makes the plan; not `open`: the library has no candidate. */
 static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
 {
     for (plan *p = c->plans; p; p = p->next)

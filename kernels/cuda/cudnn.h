@@ -23,10 +23,10 @@ typedef struct cudnn_options {
 
 /* Bytes of o->scratch that the library may use; 0 for an op that it does not take. Needs no device. */
 int64_t cudnn_scratch_bytes(const op *o);
-/* *out is NULL where this machine has no cuDNN that works. */
+/* Sets *out to NULL on a machine without a working cuDNN. */
 void cudnn_open(cudnn **out, const cudnn_options *with);
 void cudnn_close(cudnn *c);
-/* Its version, or why there is none (false); `c` may be NULL. */
+/* Writes its version, or why it is missing (false); `c` may be NULL. */
 bool cudnn_words(char *out, int bytes, const cudnn *c);
 /* Must be called before the first op is prepared; `c` may be NULL. */
 void cudnn_use_arena(cudnn *c, char *arena);

@@ -34,7 +34,7 @@ typedef struct cudnn_api {
 #undef CUDNN_API_FIELD
 } cudnn_api;
 
-/* Fails where there is no cuDNN, or one too old. */
+/* Fails if cuDNN is missing or too old. */
 status cudnn_api_open(cudnn_api **out);
 void cudnn_api_close(cudnn_api *a);
 
@@ -48,10 +48,10 @@ typedef struct cudnn_api_builder {
 cudnnBackendDescriptor_t cudnn_api_make(cudnn_api_builder *b, cudnnBackendDescriptorType_t type);
 void cudnn_api_set(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                    cudnnBackendAttributeType_t type, int64_t count, const void *values);
-/* An attribute of one descriptor. */
+/* Sets an attribute to another descriptor. */
 void cudnn_api_link(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                     cudnnBackendDescriptor_t to);
-/* How many there are, at most `most` of them in `values`. */
+/* Returns the number of values, and at most `most` of them in `values`. */
 int64_t cudnn_api_get(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                       cudnnBackendAttributeType_t type, int64_t most, void *values);
 cudnnBackendDescriptor_t cudnn_api_finish(cudnn_api_builder *b, cudnnBackendDescriptor_t d);

@@ -69,7 +69,7 @@ static value describe(cudnn_graph *g, int64_t id, cudnnDataType_t type, const in
     return v;
 }
 
-/* Columns lie side by side, or, turned, rows do. */
+/* A virtual tensor, with contiguous columns or, turned, contiguous rows. */
 static value virtual_value(cudnn_graph *g, cudnnDataType_t type, const int64_t shape[], bool turned)
 {
     int64_t rows = shape[2], columns = shape[3];
@@ -97,7 +97,7 @@ static value rows(cudnn_graph *g, cudnn_graph_operand id, int64_t heads, int64_t
     return describe(g, id, type_of(g), shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
 }
 
-/* The same of keys or values: [samples, kv_heads, keys, size], or, turned, [.., size, keys]. */
+/* Keys or values in the same way: [samples, kv_heads, keys, size], or, turned, [.., size, keys]. */
 static value key_rows(cudnn_graph *g, cudnn_graph_operand id, int64_t size, int64_t pitch, bool turned)
 {
     const cudnn_graph_shape *a = &g->shape;
@@ -200,7 +200,7 @@ static value over_columns(cudnn_graph *g, cudnnReduceTensorOp_t how, value x)
     return out;
 }
 
-/* The same memory by other dimensions and strides: here, transposed. */
+/* Gives the same memory other dimensions and strides: here, transposed. */
 static value reshape(cudnn_graph *g, value out, value x)
 {
     cudnnBackendDescriptor_t o = cudnn_api_make(&g->b, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
@@ -219,7 +219,7 @@ static value index_along(cudnn_graph *g, value like, int64_t axis)
     return out;
 }
 
-/* The queries' places among the keys. */
+/* The queries' positions among the keys. */
 static value query_index(cudnn_graph *g, value like)
 {
     value index = index_along(g, like, 2);
@@ -250,8 +250,8 @@ static value starts(cudnn_graph *g)
     return describe(g, CUDNN_GRAPH_START, CUDNN_DATA_INT32, shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
 }
 
-/* A query sees the keys up to its own place; of its document, where there are several; with a window, those with
- * key + window > query. */
+/* Masks scores: a query sees the keys up to its own position, in its document, and within a window keys with key +
+ * window > query. */
 static value mask(cudnn_graph *g, value scores)
 {
     value query = query_index(g, scores), key = index_along(g, scores, 3);
@@ -361,8 +361,7 @@ int64_t cudnn_graph_workspace(const cudnn_graph_shape *a)
     return SMALL + ds + (a->heads != a->kv_heads ? heads * a->keys * (a->head_size + a->v_head_size) * 2 : 0);
 }
 
-/* Sums in an order that depends on the moment are said to be such; engines that say it are left alone unless they are
- * allowed. */
+/* False for an engine with a note that its sums come in a varying order; such engines are used only if allowed. */
 static bool repeatable(cudnn_api_builder *b, cudnnBackendDescriptor_t engine)
 {
     cudnnBackendNumericalNote_t notes[NOTES];

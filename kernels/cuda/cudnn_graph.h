@@ -49,15 +49,15 @@ enum { CUDNN_GRAPH_CANDIDATES = 6, CUDNN_GRAPH_WORDS = 160 };
 
 typedef struct cudnn_graph cudnn_graph;
 
-/* Bytes that the library is known to ask for as its workspace. */
+/* Bytes of workspace that the library is known to need. */
 int64_t cudnn_graph_workspace(const cudnn_graph_shape *a);
-/* `device`: a descriptor of properties. NULL: the library has no candidate, or none that is known to give the same bits
- * each time. */
+/* `device`: a descriptor of properties. Returns NULL if the library has no candidate that is known to give the same
+ * bits each time. */
 cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t device, const cudnn_graph_shape *a);
 void cudnn_graph_close(cudnn_graph *g);
 int cudnn_graph_candidates(const cudnn_graph *g);
-/* The candidate's engine and its knobs: "engine 6, 24 = 26". */
+/* Writes the candidate's engine and its knobs: "engine 6, 24 = 26". */
 const char *cudnn_graph_words(const cudnn_graph *g, int candidate);
-/* NULL: it does not compile, or wants more than the workspace; then cudnn_graph_refusal writes why. */
+/* Returns NULL if it does not compile, or needs more than the workspace; then cudnn_graph_refusal writes why. */
 cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int candidate);
 void cudnn_graph_refusal(char *out, int bytes, const cudnn_graph *g, int candidate);

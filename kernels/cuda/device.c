@@ -34,18 +34,18 @@ struct device {
     run_context context;
     arena *host_memory;
     char *host;               /* base of the arena's pinned mirror, followed by other host memory */
-    volatile uint32_t *marks; /* the last of it, a word a mark: 1 when the device has passed it */
+    volatile uint32_t *marks; /* end of host memory, a word a mark: 1 when the device has passed it */
     int mark_count;
     int64_t arena_bytes, host_bytes;
     streams streams;
-    updates updates; /* launched before anything else is enqueued or awaited */
+    updates updates; /* launched before any other work is enqueued or awaited */
     tuning *tuning;
     gemm *gemm;
     cudnn *cudnn;                         /* NULL: there is none */
     cudaGraphExec_t graphs[DEVICE_LISTS]; /* captured graphs; NULL: none yet */
     cudaGraphExec_t *capturing;           /* the element being captured; NULL: no capture */
     struct {
-        cudaEvent_t *at; /* [count]: when queues came so far */
+        cudaEvent_t *at; /* [count]: events on the queues */
         int count;
     } clock[DEVICE_CLOCKS];
 };
@@ -77,7 +77,7 @@ static status cuda_available(void)
     return STATUS_OK;
 }
 
-/* Ranks of a node share its GPUs in turn; who meets another there is found out by identity. */
+/* Ranks of a node share its GPUs round-robin; sharing is found out by the GPU's identity. */
 static int gpu_of(int local_rank)
 {
     int count = 0;
@@ -234,11 +234,11 @@ static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
     d->context.arena = memory;
     TRY(allocate_host(d, host_bytes));
     cudnn_use_arena(d->cudnn, memory);
-    zero_arena(d); /* moments begin as zero, here and in host memory, which the kernel has zeroed */
+    zero_arena(d); /* moments begin as zero in the arena; the kernel has zeroed host memory */
     return STATUS_OK;
 }
 
-/* NCCL closes no communicator that a graph refers to. */
+/* Frees the graphs: NCCL closes no communicator that a graph refers to. */
 static void cuda_forget(device *d)
 {
     for (int i = 0; i < DEVICE_LISTS; i++) {
@@ -340,7 +340,7 @@ static status cuda_choose(device *d, const device_choice *choice)
 
 /* ---- playing --------------------------------------------------------------------------------------------------- */
 
-/* `at` in the arena, `from` in host memory */
+/* Copies between `at` in the arena and `from` in host memory. */
 static void copy(device *d, int64_t at, int64_t from, int64_t bytes, enum cudaMemcpyKind how)
 {
     MUST(at >= 0 && at + bytes <= d->arena_bytes && from >= 0 && from + bytes <= d->host_bytes,
@@ -365,7 +365,7 @@ static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
     copy(d, at, at, bytes, cudaMemcpyDeviceToHost);
 }
 
-/* Host memory at an address from TENSOR_HOST on; NULL: it is the arena's. */
+/* The host memory at an address from TENSOR_HOST on; NULL: it is the arena's. */
 static char *host_at(const device *d, int64_t at, int64_t bytes)
 {
     int64_t end = at < TENSOR_HOST ? d->arena_bytes : TENSOR_HOST + d->host_bytes;
@@ -375,7 +375,7 @@ static char *host_at(const device *d, int64_t at, int64_t bytes)
     return at < TENSOR_HOST ? NULL : d->host + (at - TENSOR_HOST);
 }
 
-/* Copies to host memory (store_host) or from it (load_host), on its stream. */
+/* Enqueues a copy to host memory (store_host) or from it (load_host), on its stream. */
 static void copy_host(device *d, const op *o)
 {
     bool in = !op_has(o, OP_LEAVES);
@@ -425,7 +425,7 @@ static void cuda_await(device *d, const op *o)
     CUDA_MUST(cudaStreamWaitEvent(d->streams.of[STREAM_COMPUTE], d->streams.done[o->at.request], 0));
 }
 
-/* Updates that are still kept back are not waited for: a mark is no reason to launch them apart. */
+/* Sets a mark without launching pending updates first. */
 static void cuda_mark(device *d, int mark)
 {
     MUST(mark >= 0 && mark < d->mark_count, "mark %d of %d", mark, d->mark_count);
@@ -439,7 +439,7 @@ static bool cuda_passed(device *d, int mark)
     return d->marks[mark] != 0;
 }
 
-/* The other streams join the capture, and leave it, by the events that they wait for anyway. Other threads go on
+/* Begins a capture. The other streams join and leave it by the events that they wait for anyway; other threads go on
  * undisturbed. */
 static void cuda_capture(device *d, int list)
 {
@@ -448,7 +448,7 @@ static void cuda_capture(device *d, int list)
     d->capturing = &d->graphs[list];
 }
 
-/* The graph is on the device before its first launch, which would else wait for its upload. */
+/* Uploads the graph now; its first launch would wait for that. */
 static void cuda_captured(device *d)
 {
     updates_launch(&d->updates, &d->context);
@@ -540,7 +540,7 @@ static bool cuda_set_aside_done(device *d, bool wait)
 
 /* ---- verification ------------------------------------------------------------------------------------------------ */
 
-/* The sum at `sum`, or, with a note, the one that is held against it. */
+/* Sums bits into `sum`, or, with a note, compares them with it. */
 static void sum_bits(device *d, int64_t sum, const device_rows *of, const device_note *note)
 {
     char *base = d->context.arena;

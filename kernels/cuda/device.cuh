@@ -1,4 +1,4 @@
-/* Everything that CUDA writes in a way of its own is in this file, and nowhere else.
+/* All CUDA-specific syntax is in this file alone.
  *
  * Kernel bodies are the same text for nvcc and for a C++ compiler. Under nvcc the functions below are PTX and CUDA
  * intrinsics; otherwise <cuda_shim.h> (tests/cuda/shim, found on the include path) supplies twins with the same names
@@ -88,7 +88,7 @@ DEVICE void atomic_add(unsigned long long *to, unsigned long long value)
     atomicAdd(to, value);
 }
 
-/* the value before */
+/* Returns the value before. */
 DEVICE int32_t atomic_add(int32_t *to, int32_t value)
 {
     return atomicAdd(to, value);
@@ -112,7 +112,7 @@ DEVICE float fast_quotient(float a, float b)
     return __fdividef(a, b);
 }
 
-/* Never made one operation with an addition. */
+/* Multiplies without fusing with an addition. */
 DEVICE float rounded_product(float a, float b)
 {
     return __fmul_rn(a, b);

@@ -3,7 +3,7 @@
 
 static constexpr int THREADS = 256, WARPS = THREADS / WARP;
 
-/* y[t] = [x[t] +] table[id[t] - first], or [x[t] +] 0 where that row is not in the table; rows of `pieces` vectors */
+/* y[t] = [x[t] +] table[id[t] - first], or [x[t] +] 0 for rows outside the table; rows of `pieces` vectors */
 template <typename T, int V>
 KERNEL(THREADS, 4)
 take_rows(T *y, const T *x, const int32_t *ids, const T *table, int64_t items, int64_t pieces, int64_t first,

@@ -1,5 +1,5 @@
 /* Routing: a warp chooses the experts of a token; assignments are counted, and numbered, in chunks of a warp; a block
- * copies a token to its rows, or adds them up. No order depends on the moment. */
+ * copies a token to its rows, or adds them up. All orders are deterministic. */
 #include "kernels/cuda/vector.cuh"
 
 static constexpr int THREADS = 128, WARPS = THREADS / WARP, NONE = 1 << 30;
@@ -22,13 +22,13 @@ struct launch_places {
 
 /* ---- choice ---------------------------------------------------------------------------------------------------- */
 
-/* Values of candidates i WARP + lane, i < PER, and a bit of each that is no longer one. */
+/* Values of candidates i WARP + lane, i < PER, and a bit for each that has been taken. */
 template <int PER> struct candidates {
     float value[PER];
     uint32_t gone;
 };
 
-/* The best that is left, of equal ones the first, in every lane; it is gone then. Only those in [first, end) count. */
+/* Takes the best candidate left in [first, end), the first among equals, and gives it to every lane. */
 template <int PER> DEVICE int take_best(candidates<PER> &of, float &value, int first, int end)
 {
     int lane = (int)threadIdx.x % WARP, id = NONE;
@@ -55,7 +55,7 @@ template <int PER> DEVICE int take_best(candidates<PER> &of, float &value, int f
     return id;
 }
 
-/* The value of candidate `id`, in every lane. */
+/* Gives every lane the value of candidate `id`. */
 template <int PER> DEVICE float value_of(const float (&value)[PER], int id)
 {
     int lane = (int)threadIdx.x % WARP;
@@ -64,7 +64,7 @@ template <int PER> DEVICE float value_of(const float (&value)[PER], int id)
     return warp_from(found, id % WARP);
 }
 
-/* Scores in fp32; 0 beyond the last expert. */
+/* Computes scores in fp32; 0 beyond the last expert. */
 template <typename T, int PER> DEVICE void scores(float (&score)[PER], const T *logits, int experts, bool sigmoid)
 {
     int lane = (int)threadIdx.x % WARP;
@@ -87,7 +87,7 @@ template <typename T, int PER> DEVICE void scores(float (&score)[PER], const T *
     UNROLL for (int i = 0; i < PER; i++) score[i] *= factor;
 }
 
-/* Only the experts of the best groups stay. */
+/* Keeps only the experts of the best groups. */
 template <int PER> DEVICE void keep_groups(candidates<PER> &of, const op_routing &as)
 {
     int lane = (int)threadIdx.x % WARP, size = as.experts / as.groups;
@@ -153,7 +153,7 @@ route_tokens(float *weights, int32_t *experts, const T *logits, int64_t pitch, c
     }
 }
 
-/* Lane j has the slope of weight j: the host's kernel has the formula. */
+/* Lane j computes the gradient of weight j: the host's kernel has the formula. */
 template <typename T, int PER> KERNEL(THREADS, 4) route_slopes(launch_route_grad in, int64_t tokens, op_routing as)
 {
     int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -271,7 +271,7 @@ KERNEL(THREADS, 4) count_chunks(assignment a)
         a.counts[e * a.chunks + chunk] = next[e];
 }
 
-/* The sum of the values of the lanes before this one, and in `all` of all. */
+/* Returns the sum of the values of the lanes before this one, and in `all` the sum of all. */
 DEVICE int32_t sum_before(int32_t value, int32_t &all)
 {
     int lane = (int)threadIdx.x % WARP;
@@ -371,7 +371,7 @@ KERNEL(THREADS, 4) place_slots(assignment a)
 
 static constexpr int RUNGS = LADDER_RUNGS - 1;
 
-/* Assignments of each kind, by the warps of one block: counted[warp, kind]. */
+/* Counts the assignments of each kind, by the warps of one block: counted[warp, kind]. */
 DEVICE void count_kinds(int32_t *counted, const int32_t *experts, int64_t assignments, const kinds &of)
 {
     int warp = (int)threadIdx.x / WARP;
@@ -386,7 +386,7 @@ DEVICE void count_kinds(int32_t *counted, const int32_t *experts, int64_t assign
     block_barrier();
 }
 
-/* One block: counts are exact, whatever their order. Assignments to this rank's experts, or of each kind. */
+/* One block counts the assignments to this rank's experts, or of each kind; counts are exact in any order. */
 KERNEL(THREADS, 1)
 count_overflow(float *over, const int32_t *experts, int64_t assignments, op_ladder as, kinds of, bool add)
 {
@@ -487,7 +487,7 @@ add_rows_of_tokens(launch_matrix y, launch_matrix rows, launch_matrix addend, la
     }
 }
 
-/* A block a token, a warp a row. */
+/* A block handles a token, a warp a row. */
 template <typename T, int V>
 KERNEL(THREADS, 8)
 dot_rows_of_tokens(float *dweights, launch_matrix dy, launch_matrix rows, launch_places of, int64_t pieces)
@@ -590,7 +590,7 @@ void cuda_assign(const op *o, const run_context *r)
         number(o, r, of, nullptr, o->out[1], place_chunks);
 }
 
-/* A slot of rows for each of the ranks that divide all experts. */
+/* Gives a slot of rows to each of the ranks that divide all experts. */
 CUDA_OP(slots, number(o, r, {0, o->at.routing.slots, o->at.routing.experts}, o->out[1], o->out[2], place_slots))
 
 /* Adds the overflow of each capacity bucket to over [rungs + 1]; the last element becomes infinite if the program's

@@ -22,7 +22,7 @@ template <bool CAP> struct flash_capped {
     static constexpr bool value = CAP;
 };
 
-/* heads of a matrix with a pitch of its own, in elements */
+/* Heads of a matrix with its own pitch, in elements. */
 template <typename T> struct flash_rows {
     T *first;
     int64_t pitch;
@@ -71,7 +71,7 @@ struct flash_run {
     int32_t shift;
 };
 
-/* attention as the kernels see it */
+/* Attention's operands in the kernels. */
 template <typename T> struct flash_in {
     flash_rows<const T> q, k, v;
     float *lse;
@@ -95,20 +95,20 @@ template <typename T> struct flash_in {
         return lse + (int64_t)(i * heads + head) * run;
     }
 
-    /* the first key that query i of a run may see; does not fall as i grows */
+    /* Returns the first key that query i of a run may see; it does not fall as i grows. */
     __device__ int32_t lowest(const flash_run &of, int32_t i) const
     {
         return token_first_key(of.shift + i, window, document_start ? document_start[of.row + i] : 0);
     }
 
-    /* one past the last key that query i of a run may see */
+    /* Returns one past the last key that query i of a run may see. */
     __device__ int32_t keys_end(const flash_run &of, int32_t i) const
     {
         return token_last_key(of.shift + i) + 1;
     }
 };
 
-/* Calls f with an integral constant: are scores capped? */
+/* Calls f with an integral constant: true if scores are capped. */
 template <typename F> static inline int with_cap(float cap, F f)
 {
     return cap > 0 ? f(flash_capped<true>()) : f(flash_capped<false>());
@@ -120,7 +120,7 @@ template <bool CAP, typename T> DEVICE float exponent_of(const flash_in<T> &in)
     return CAP ? in.cap : in.scale;
 }
 
-/* A head's sink, a score that is seen before all keys; -INFINITY where there are none. */
+/* A head's sink, a score ahead of all keys' scores; -INFINITY without sinks. */
 template <typename T> DEVICE float sink_of(const T *sinks, int head)
 {
     return sinks ? to_float(sinks[head]) : -INFINITY;
@@ -132,8 +132,8 @@ DEVICE float short_tanh(float x)
     return 1.0f - fast_quotient(2.0f, fast_exp2(2.0f * LOG2_E * x) + 1.0f);
 }
 
-/* A walk through the queries that see keys [first, end) of a sample, M at a time: head after head, run after run, in
- * each from the first that is not before all the keys until the window or the document ends. */
+/* A walk through the queries that see keys [first, end) of a sample, M at a time: head after head, run after run, from
+ * the first query that sees one of the keys until the window or the document ends. */
 struct query_walk {
     int32_t head, run, query; /* query -1: the run has not been begun */
     flash_run of;
@@ -159,7 +159,7 @@ DEVICE query_walk walk_on(query_walk at, const flash_in<T> &in, int64_t keys, in
     return at;
 }
 
-/* rows [first, first + ROWS) of `from` into a tile, asynchronously; rows from `end` on become zeros */
+/* Copies rows [first, first + ROWS) of `from` into a tile, asynchronously; rows from `end` on become zeros. */
 template <int D, int ROWS, typename T>
 DEVICE void fetch_tile(T *tile, const T *from, int64_t pitch, int32_t first, int32_t end)
 {
@@ -218,8 +218,8 @@ DEVICE void multiply_columns(float (&c)[MT][D / 8][4], const float (&p)[MT][N / 
     }
 }
 
-/* This warp's accumulators, times factor[m][half], through its own rows of a tile (which only it reads) to rows
- * [first + a_row, ...) of `to`, in pieces of 16 bytes; rows from `end` on are not written. */
+/* Writes this warp's accumulators, times factor[m][half], through its own rows of a tile (which only it reads) to rows
+ * [first + a_row, ...) of `to`, in pieces of 16 bytes; skips rows from `end` on. */
 template <int D, int MT, typename T>
 DEVICE void write_rows(T *to, int64_t pitch, int32_t first, int32_t end, T *tile, int a_row,
                        const float (&c)[MT][D / 8][4], const float (&factor)[MT][2])
@@ -242,7 +242,7 @@ DEVICE void write_rows(T *to, int64_t pitch, int32_t first, int32_t end, T *tile
     }
 }
 
-/* Is there a flash kernel for these sizes, and do all rows begin at multiples of a piece? */
+/* True if a flash kernel has these sizes and all rows begin at multiples of a piece. */
 template <typename... M> static inline bool flash_takes(int type, const launch_heads &at, const M &...matrices)
 {
     return type != DTYPE_FP32 && heads_are_fused(at.head_size, at.v_head_size) &&

@@ -263,7 +263,7 @@ static int run(const arguments<T> &a)
     });
 }
 
-/* Does the device have the shared memory that large tiles take? GPUs of 99 KiB a block do not. */
+/* True if the device has the shared memory of large tiles; GPUs of 99 KiB a block have not. */
 template <typename T, int D> static bool fits(int own, int others)
 {
     return tiles_bytes<T, D, D>(own, others, 2) <= shared_most();

@@ -163,7 +163,7 @@ static cublasLtMatrixLayout_t layout(int32_t type, int64_t rows, int64_t columns
     BLAS_MUST(                                                                                                         \
         cublasLtMatmulDescSetAttribute((p)->description, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
 
-/* The epilogue's operands are the only addresses that a description holds. */
+/* Sets the epilogue's operands, the only addresses in a description. */
 static void point(const plan *p, const places *at)
 {
     if (p->shape.alignment[OPERAND_BIAS])
@@ -245,7 +245,7 @@ static bool run_candidate(void *plan_, int candidate, cudaStream_t stream)
     return launch(p, &p->first, &p->found[candidate], stream) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* An algorithm is a plain struct, which may be kept in a file for the same version of the library. */
+/* Writes the algorithm, a plain struct, which a file may keep for the same version of the library. */
 static void write_candidate(char *out, int bytes, const void *plan_, int candidate)
 {
     const plan *p = plan_;
@@ -406,7 +406,7 @@ status gemm_prepare_on(gemm *g, op *o, char *arena)
     o->prepared = NULL;
     if (tensor_elements(o->out[0]) == 0)
         return STATUS_OK;
-    /* Fused where the library takes z as it lies. Its tanh is one for 16 bits: in fp32 the GELU is our own. */
+    /* Fuses if the library takes z as it lies. Its tanh is a 16-bit one: fp32 uses our own GELU. */
     const tensor *z = product_of(o).gelu;
     if (fuse_is_fused(o) && o->out[0]->type != DTYPE_FP32 &&
         (!z || (alignment_of(tensor_at(z, arena)) >= AUX_ALIGNMENT && z->pitch % AUX_PITCH == 0)))

@@ -81,7 +81,7 @@ DEVICE bool rows_of(grouped_part<T> &of, T *&to, const launch_grouped &in, int32
     return true;
 }
 
-/* The same of a sum. grid: (tiles of columns, tiles of rows, experts) */
+/* Gives the block's operands of a sum over rows. grid: (tiles of columns, tiles of rows, experts) */
 template <typename T, int SIDE_OF> DEVICE grouped_part<T> sums_of(float *&to, const launch_grouped &in)
 {
     int32_t column = (int32_t)blockIdx.x * SIDE_OF, row = (int32_t)blockIdx.y * SIDE_OF, expert = (int32_t)blockIdx.z;
@@ -97,7 +97,7 @@ template <typename T, int SIDE_OF> DEVICE grouped_part<T> sums_of(float *&to, co
 
 /* ---- tiles of 16 bits -------------------------------------------------------------------------------------------- */
 
-/* [SIDE, DEPTH] of an operand into a tile, or turned [DEPTH, SIDE]; zeros beyond `across` and `depth`. */
+/* Copies [SIDE, DEPTH] of an operand into a tile, or turned [DEPTH, SIDE]; zeros beyond `across` and `depth`. */
 template <bool TURNED, typename T>
 DEVICE void fetch(T *tile, const T *from, int64_t pitch, int32_t across, int32_t depth)
 {
@@ -109,7 +109,7 @@ DEVICE void fetch(T *tile, const T *from, int64_t pitch, int32_t across, int32_t
     }
 }
 
-/* The fragment of A of rows [row, row + 16) and steps [k, k + 16), and that of B of columns [column, column + 16). */
+/* Loads the fragment of A of rows [row, row + 16) and steps [k, k + 16), and B's of columns [column, column + 16). */
 template <bool TURNED, typename T> DEVICE void load_left(uint32_t (&to)[4], const T *tile, int row, int k)
 {
     int lane = (int)threadIdx.x % WARP;
@@ -166,7 +166,7 @@ DEVICE void multiply(float (&c)[MT][NT][4], const grouped_part<T> &of, int64_t a
     copy_wait<0>();
 }
 
-/* f(row, column, c, c of the next column) for this thread's elements of the block's */
+/* Calls f(row, column, c, c of the next column) for this thread's elements of the block. */
 template <typename F> DEVICE void each_pair(const float (&c)[MT][NT][4], F f)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -218,7 +218,7 @@ template <typename T> KERNEL(GROUPED_THREADS, 2) grouped_sums_kernel(launch_grou
 
 static constexpr int PLAIN = 64, PLAIN_DEPTH = 16, EACH = 4; /* a thread has 4 by 4 elements, 16 apart */
 
-/* [PLAIN, PLAIN_DEPTH] of an operand as fp32, k first */
+/* Copies [PLAIN, PLAIN_DEPTH] of an operand as fp32, k first. */
 template <bool TURNED, typename T>
 DEVICE void load_plain(float *tile, const T *from, int64_t pitch, int32_t across, int32_t depth)
 {
@@ -367,8 +367,8 @@ static launch_grouped grouped_operands(const op *o, const run_context *r)
             data(o->in[3], r)};
 }
 
-/* c[rows, n] T, row by row: a[rows, k] T times the expert's b_e[n, k] T transposed, or b_e[k, n], plus its bias; b has
- * the experts' one below the other. Rows that no expert has: zeros. */
+/* c[rows, n] T, row by row: a[rows, k] T times the expert's b_e[n, k] T transposed, or b_e[k, n], plus its bias; b
+ * stacks the experts' matrices. Rows without an expert become zeros. */
 template <bool B_TURNED> static void multiply_rows(const op *o, const run_context *r)
 {
     launch_grouped of = grouped_operands(o, r);

@@ -108,7 +108,7 @@ rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float 
     pairs::store_pairs(y.at(token, head) + front, a, b, piece * V, half);
 }
 
-/* a warp a head: y = x rstd (w + offset) */
+/* A warp handles a head: y = x rstd (w + offset). */
 template <typename T>
 KERNEL(THREADS, 4)
 head_norm_forward(head_rows<T> y, head_rows<T> x, float *rstd, const T *wq, const T *wk, int64_t pairs, int32_t all,

@@ -21,16 +21,14 @@
 typedef struct gemm gemm;
 struct tuning;
 
-/* Bytes of o->scratch that the library may use as its workspace; 0 for ops that are no products. No device is
- * needed. */
+/* Bytes of o->scratch that the library may use as its workspace; 0 for ops other than products. Needs no device. */
 int64_t gemm_workspace_bytes(const op *o);
 status gemm_open(gemm **out, bool tf32, struct tuning *t);
 void gemm_close(gemm *g);
 /* Prepares descriptors and an algorithm for `o`, with operands in the arena at `arena`: sets o->prepared. */
 status gemm_prepare_on(gemm *g, op *o, char *arena);
 
-/* A self-check's questions beside the ops: versions, limits, each instruction that device.cuh writes in PTX, and kinds
- * of memory. */
+/* Self-checks beside the ops: versions, limits, each instruction that device.cuh writes in PTX, and kinds of memory. */
 typedef struct check {
     const struct cudaDeviceProp *properties;
     const struct cudnn *cudnn;
@@ -39,5 +37,5 @@ typedef struct check {
     void *context;
 } check;
 
-/* Takes some MiB of device and host memory for as long as it lasts. */
+/* Runs the checks; they take some MiB of device and host memory meanwhile. */
 void check_all(const check *c);

@@ -60,7 +60,7 @@ template <typename T> KERNEL(WARP, 1) check_product(float *out, const uint32_t *
         out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = c[i];
 }
 
-/* out: [32] 2^x | of the lane with three bits turned | of the next lane | how many lanes are positive */
+/* out: [32] 2^x | x of the lane with three bits flipped | x of the next lane | the number of lanes with x > 0 */
 KERNEL(WARP, 1) check_lanes(float *out, const float *in)
 {
     int lane = (int)threadIdx.x;
@@ -71,7 +71,7 @@ KERNEL(WARP, 1) check_lanes(float *out, const float *in)
     out[3 * WARP + lane] = (float)count_bits(warp_ballot(x > 0));
 }
 
-/* out: a sum of 64 bits, a sum and a maximum of 32, made by all lanes */
+/* out: a 64-bit sum, a 32-bit sum and a 32-bit maximum, by atomics of all lanes */
 KERNEL(WARP, 1) check_atomics(unsigned long long *out, const uint32_t *in)
 {
     int lane = (int)threadIdx.x;

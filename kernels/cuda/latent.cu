@@ -59,7 +59,7 @@ template <typename T> struct latent_in {
     float scale;
 };
 
-/* the new rows of samples into their cache; a thread an element */
+/* Writes the new rows of samples into their cache; a thread an element. */
 template <typename T> KERNEL(THREADS, 4) latent_append(latent_in<T> in, int64_t items)
 {
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -72,7 +72,7 @@ template <typename T> KERNEL(THREADS, 4) latent_append(latent_in<T> in, int64_t 
                          : in.kr[sample * in.kr_pitch + column - in.rank];
 }
 
-/* The product of a row of T and one of floats in shared memory, by a warp: the same in all its lanes. */
+/* The dot product of a row of T and one of floats in shared memory, by a warp: the same in all its lanes. */
 template <typename T> DEVICE float warp_dot(const float *a, const T *b, int32_t size)
 {
     float sum = 0;
@@ -101,8 +101,8 @@ struct chunk_state {
     float most, total, shrink;
 };
 
-/* scores[count] become exp(score - most) with the largest score so far, by the block; sums before are to be multiplied
- * by `shrink`. */
+/* Turns scores[count] into exp(score - most) with the largest score so far, by the block; earlier sums must be
+ * multiplied by `shrink`. */
 DEVICE chunk_state weigh(float *scores, int32_t count, const chunk_state &before)
 {
     float most = before.most, own = 0, p = 0;
@@ -120,7 +120,7 @@ DEVICE chunk_state weigh(float *scores, int32_t count, const chunk_state &before
     return {most, before.total * shrink + warp_sum(own), shrink};
 }
 
-/* A block a (head, sample) goes over the cache by chunks: warps make scores, a row each, then threads sum latents, a
+/* A block per (head, sample) goes over the cache by chunks: warps make scores, a row each, then threads sum latents, a
  * column each, rescaling older sums as the largest score grows. Shared memory: query[rank + rope], sums[rank]. */
 template <typename T> KERNEL(THREADS, 2) latent_step(latent_in<T> in)
 {
@@ -165,7 +165,7 @@ template <typename T> KERNEL(THREADS, 2) latent_step(latent_in<T> in)
 
 /* ---- host side ----------------------------------------------------------------------------------------------- */
 
-/* Launches `kernel` of (T(), V()) over the keys of all heads, of which a token has pieces(V) of V elements. */
+/* Launches `kernel` of (T(), V()) over the keys of all heads; a token has pieces(V) of V elements. */
 template <typename P, typename K>
 static void each_piece(const op *o, const run_context *r, const tensor *k, const tensor *kn, const tensor *kr, P pieces,
                        K kernel_of)

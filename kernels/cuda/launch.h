@@ -34,7 +34,7 @@ typedef struct launch_check {
 extern const launch_check launch_checks[LAUNCH_CHECKS];
 
 /* ---- bits.cu --------------------------------------------------------------------------------------------------- */
-/* *word, in pinned host memory, becomes 1 when the stream has come here */
+/* Sets *word, in pinned host memory, to 1 when the stream gets here. */
 int launch_mark(void *stream, volatile uint32_t *word);
 
 /* ---- bits.cu: sums of the bits of rows of bytes, `pitch` bytes from one to the next ------------------------------ */
@@ -43,10 +43,10 @@ typedef struct launch_bytes {
     int64_t pitch, bytes, rows;
 } launch_bytes;
 
-/* *total, zero before, becomes the sum */
+/* Adds the checksum to *total, which must be zero before. */
 int launch_sum_bits(void *stream, uint64_t *total, const launch_bytes *of);
-/* *total becomes zero again. note NULL: *sum becomes it; else, if *sum is another one and note[0] is 0: note becomes
- * {what, *step} */
+/* Clears *total. note NULL: moves it to *sum; else, if it differs from *sum and note[0] is 0, sets note to {what,
+ * *step}. */
 int launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
                        const int64_t *step);
 
@@ -62,7 +62,7 @@ typedef struct launch_update_segment {
     const float *gradient; /* LAUNCH_muon: the direction x */
     const float *factors;  /* one per row of `columns` elements; or NULL */
     void *weight;          /* T, or NULL */
-    void *master;          /* fp32, or bf16; of LAUNCH_muon_momentum x, which is written only, and fp32 */
+    void *master;          /* fp32, or bf16; LAUNCH_muon_momentum: x, which is written only, and fp32 */
     void *state[2];        /* fp32, or bf16; as many as the rule has */
     int64_t count;
     float scale;   /* LAUNCH_muon: factor on the rate */
@@ -77,7 +77,7 @@ typedef struct launch_update_segment {
 
 enum { LAUNCH_UPDATE_SEGMENTS = 32 };
 
-/* type: of the weights; scalars: step_scalars; control: float[CONTROL_COUNT] */
+/* type: the weights'; scalars: step_scalars; control: float[CONTROL_COUNT] */
 int launch_update(void *stream, int rule, int type, const launch_update_segment *segments, int count,
                   const void *scalars, const float *control);
 

@@ -12,8 +12,8 @@
  * dw are small beside the rows read. */
 static constexpr int MOST_THREADS = 512, GRAD_THREADS = 256, ROWS_A_BLOCK = 8, MOST_BLOCKS = 384;
 
-/* s of the row again, by the thread that saw it before: from shared memory, or, if it did not fit there, from device
- * memory */
+/* Loads s of the row again, by the thread that saw it before: from shared memory, or, if it did not fit there, from
+ * device memory. */
 template <bool HELD, typename T, int V>
 DEVICE void load_again(float (&s)[V], const float *row, const T *from, int64_t column)
 {

@@ -56,7 +56,7 @@ sum_of_squares(int64_t *bins, const float *gradient, int64_t rows, int64_t colum
     }
 }
 
-/* the sum in the bins, carried through; NaN if a value was not finite. `limb` is working memory. */
+/* Returns the sum in the bins, with carries; NaN if a value was not finite. `limb` is working memory. */
 DEVICE double exact_value(int64_t *limb, const int64_t *bins)
 {
     if (bins[SUM_NOT_FINITE])

@@ -213,7 +213,7 @@ gated_backward(T *dx, int64_t dx_pitch, const T *dy, int64_t dy_pitch, const T *
     }
 }
 
-/* V pairs; one begins where single elements may */
+/* Loads V pairs, which begin at any element. */
 template <int V, typename T> DEVICE void load_pairs(float (&to)[2 * V], const T *from)
 {
     if constexpr (V == 1)

@@ -1,12 +1,11 @@
-/* QK-clip: the largest scores of attention's heads, and the factors of weights' rows that follow from them.
- */
+/* QK-clip: the max logits of attention's heads, and the factors on weights' rows that follow from them. */
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/heads.h"
 
 static constexpr int THREADS = 256, WARPS = THREADS / WARP;
 
-/* y[row] = the largest of y[row], where it accumulates, and x[row, columns]; grid (rows) */
+/* y[row] = the maximum of x[row, columns], and of y[row] if it accumulates; grid (rows) */
 KERNEL(THREADS, 4) largest_of_row(float *y, const float *x, int64_t columns, int64_t pitch, bool accumulate)
 {
     SHARED(float, part, WARPS);
@@ -32,7 +31,7 @@ struct launch_qk_factors {
     float threshold;
 };
 
-/* A warp a block of rows; grid (blocks of WARPS of them), the last of which are rows that no head has. */
+/* A warp handles a block of rows; grid (blocks of WARPS of them); the last are rows that no head has. */
 KERNEL(THREADS, 4) factors_of_rows(float *factors, int64_t rows, launch_qk_factors of)
 {
     int lane = (int)threadIdx.x % WARP;

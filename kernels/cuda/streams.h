@@ -38,7 +38,7 @@ void streams_open(streams *out, int requests);
 void streams_close(streams *s);
 /* Returns a stream that waits for all of compute's work so far: later work on it runs after that. */
 cudaStream_t streams_after_compute(streams *s, stream_kind kind);
-/* The stream for the communication or copy `o`, which runs after all that compute has been given so far. */
+/* Returns the stream of the communication or copy `o`: it runs after all of compute's work so far. */
 cudaStream_t streams_start(streams *s, const op *o);
-/* `o` has been put there. */
+/* Records that `o` has been enqueued there. */
 void streams_started(streams *s, const op *o);

@@ -9,7 +9,7 @@
 #include "memory/scope.h"
 
 /* Candidates take turns, so that a clock that slows as the GPU warms up favours none; the median of the rounds counts.
- * After the first round only those near the best go on. */
+ * Only candidates near the best run after the first round. */
 enum { ROUNDS = 5, LAUNCHES = 2 };
 static const double NEAR = 1.25;
 
@@ -62,7 +62,7 @@ const char *tuning_wanted(const tuning *t, int i)
 
 /* ---- timing ---------------------------------------------------------------------------------------------------- */
 
-/* Uniform in [-1, 1): speed and power depend on the data, and zeros are the fastest there are. */
+/* Makes numbers uniform in [-1, 1): speed and power depend on the data, and zeros are the fastest there are. */
 static char *random_numbers(dtype type)
 {
     int64_t count = RANDOM_BYTES / dtype_bytes(type);
@@ -98,7 +98,7 @@ typedef struct stopwatch {
     cudaStream_t stream;
 } stopwatch;
 
-/* Microseconds of one run; infinite if the library refuses this candidate. */
+/* Measures microseconds of one run; infinite if the library refuses this candidate. */
 static double measure(const stopwatch *w, const tuning_item *item, int candidate)
 {
     float milliseconds = 0;
@@ -118,7 +118,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The fastest candidate; of equal ones the library's better guess. */
+/* Returns the fastest candidate; among equals the library's better guess. */
 static int fastest(double *microseconds, const stopwatch *w, const tuning_item *item)
 {
     double took[TUNING_CANDIDATES][ROUNDS], best = INFINITY;

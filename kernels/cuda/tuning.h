@@ -27,13 +27,12 @@ typedef struct tuning_item {
     void *plan;
     int candidates; /* 1 .. TUNING_CANDIDATES */
     tuning_operand reads[TUNING_OPERANDS];
-    /* Enqueue the whole computation once by `candidate`, on its operands in the arena; false: the library will not. */
+    /* Enqueues the whole computation once by `candidate`, on its operands in the arena; false: the library refuses. */
     bool (*run)(void *plan, int candidate, cudaStream_t stream);
-    /* `candidate` in words that outlive the process (at most bytes - 1 characters, no quotes, no control characters)
-     * ... */
+    /* Writes `candidate` in words that outlive the process (at most bytes - 1 characters, no quotes, no control
+     * characters). */
     void (*write)(char *out, int bytes, const void *plan, int candidate);
-    /* ... and from now on use the candidate that such words name; fails, without a change, if they name none for this
-     * plan. */
+    /* Uses the candidate that such words name from now on; fails, without a change, if this plan has no such one. */
     status (*take)(void *plan, const char *words);
 } tuning_item;
 

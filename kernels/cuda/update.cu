@@ -1,7 +1,7 @@
 /* The rules of the optimizer's update, each over a list of tensors in one launch, and each byte read and written once;
  * and Muon's ops on its small square matrices. Kernels read the scalars of a step from device memory.
  *
- * A rule is a type: how many states it has, whether it reads what it writes first (the master), whether rows may have
+ * A rule is a type: how many states it has, whether it reads its first output (the master), whether rows may have
  * factors of their own, and its formula for one element, as in kernels/table/ops.def.
  */
 #include "kernels/cuda/vector.cuh"
@@ -128,7 +128,7 @@ template <int W> DEVICE void load_either(float (&to)[W], const void *from, int64
         load(to, (const float *)from + i);
 }
 
-/* The draws of the block that an element is in, made again only for the next block. */
+/* The random draws of an element's block, made again only for the next block. */
 struct rounding_at {
     rounding how;
     uint64_t block;
@@ -167,7 +167,7 @@ DEVICE void store_either(void *to, const float (&from)[W], int64_t i, bool narro
     *reinterpret_cast<typename word<2 * W>::type *>((uint16_t *)to + i) = raw;
 }
 
-/* W elements from `i` on, in accesses of W */
+/* Updates W elements from `i` on, in accesses of W. */
 template <typename Rule, typename T, int W>
 DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_factors &f, const step_scalars *scalars)
 {

@@ -5,14 +5,14 @@
 #include "kernels/table/precision.h"
 #include "memory/log.h"
 
-/* The kernel's number of each op of the class UPDATE. */
+/* The kernel's rule for each op of the class UPDATE. */
 static const int RULES[OP_COUNT] = {
 #define UPDATE(name) [OP_##name] = LAUNCH_##name,
 #include "kernels/table/updates.def"
 #undef UPDATE
 };
 
-/* The type of the weights, where there are any besides the fp32 masters. */
+/* The type of the weights, if the op has any besides the fp32 masters. */
 static int type_of(const op *o)
 {
     return o->out[0] ? o->out[0]->type : DTYPE_FP32;
@@ -33,13 +33,13 @@ void updates_launch(updates *u, const run_context *r)
     u->held = 0;
 }
 
-/* The row `row` of operand t; NULL where there is none. */
+/* The address of row `row` of operand t; NULL if absent. */
 static void *row_at(const tensor *t, const run_context *r, int64_t row)
 {
     return t ? (char *)tensor_at(t, r->arena) + row * t->pitch * dtype_bytes((dtype)t->type) : NULL;
 }
 
-/* Ops without a weight have x where others have the master. */
+/* Ops without a weight: their output x takes the master's place. */
 static const bool WEIGHTLESS[OP_COUNT] = {[OP_muon_momentum] = true};
 
 static launch_update_segment segment(const op *o, const run_context *r, int64_t row, int64_t count)
@@ -64,7 +64,7 @@ static launch_update_segment segment(const op *o, const run_context *r, int64_t 
                                    .columns = o->in[0]->dims > 1 ? o->in[0]->shape[1] : count};
 }
 
-/* A tensor without gaps is one segment; otherwise its rows are. */
+/* Adds a segment for a tensor without gaps, otherwise one for each of its rows. */
 void updates_add(updates *u, const op *o, const run_context *r)
 {
     const tensor *g = o->in[0];
@@ -82,7 +82,7 @@ void updates_add(updates *u, const op *o, const run_context *r)
     }
 }
 
-/* One op alone, as a test asks for it. */
+/* Runs one op alone, for a test. */
 static void alone(const op *o, const run_context *r)
 {
     updates u = {0};

@@ -43,7 +43,7 @@ DEVICE void from_float(fp16 &to, float x)
     to = __float2half_rn(x);
 }
 
-/* x as a reader of T will see it */
+/* x rounded as a reader of T will see it */
 template <typename T> DEVICE float rounded(float x)
 {
     T narrow;
@@ -78,7 +78,7 @@ template <> struct word<2> {
     using type = uint16_t;
 };
 
-/* V elements as floats, in one access of up to 16 bytes, or several of 16 (8 floats beside 8 halves) */
+/* Loads V elements as floats, in one access of up to 16 bytes, or several of 16 (8 floats beside 8 halves). */
 template <int V, typename T> DEVICE void load(float (&to)[V], const T *from)
 {
     constexpr int bytes = V * (int)sizeof(T) < 16 ? V * (int)sizeof(T) : 16, each = bytes / (int)sizeof(T);
@@ -185,14 +185,14 @@ static inline unsigned blocks_for(int64_t items, int64_t each)
     return (unsigned)(blocks < 1 ? 1 : blocks > (1 << 30) ? 1 << 30 : blocks);
 }
 
-/* threads of a block that has `items` pieces of work, about two a thread, 32 to 512 */
+/* The threads of a block with `items` pieces of work, about two a thread, 32 to 512. */
 static inline unsigned threads_for(int64_t items)
 {
     int64_t threads = divide_up(items, 2 * WARP) * WARP;
     return (unsigned)(threads < WARP ? WARP : threads > 512 ? 512 : threads);
 }
 
-/* may `at`, NULL included, be read in pieces of `bytes`? */
+/* True if `at`, NULL included, may be read in pieces of `bytes`. */
 static inline bool aligned(const void *at, int bytes)
 {
     return (uintptr_t)at % (uintptr_t)bytes == 0;
@@ -215,7 +215,7 @@ static inline int held_bytes(int64_t floats)
     return bytes <= shared_most() ? (int)bytes : 0;
 }
 
-/* Call f(T()) with the type that `type` names; an unknown one is an error of the caller. */
+/* Calls f(T()) with the type that `type` names; an unknown one is an error of the caller. */
 template <typename F> static inline int with_type(int type, F f)
 {
     switch (type) {
@@ -230,7 +230,7 @@ template <typename F> static inline int with_type(int type, F f)
     }
 }
 
-/* Call f(T(), V()) with the elements of one access: a vector where is_wide(elements of a vector), else one. */
+/* Calls f(T(), V()) with the elements of one access: a vector where is_wide(elements of a vector), else one. */
 template <typename W, typename F> static inline int with_access(int type, W is_wide, F f)
 {
     return with_type(type, [&](auto t) {

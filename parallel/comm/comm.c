@@ -77,8 +77,8 @@ static const comm_backend comm_self_backend = {
 
 /* ---- the job ---- */
 
-/* How many processes a launcher says it started; the first variable that is set decides. An allocation's own size
- * (SLURM_NTASKS) is no launch: a program run by hand inside one is alone. */
+/* Returns the number of processes that the launcher reports; the first variable that is set decides. An allocation's
+ * own size (SLURM_NTASKS) is no launch: a program run by hand inside one is alone. */
 static int launched_ranks(void)
 {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
@@ -88,7 +88,7 @@ static int launched_ranks(void)
         if (text && atoi(text) > 0)
             return atoi(text);
     }
-    return getenv("PMIX_RANK") ? 0 : 1; /* 0: launched, but how many is not said */
+    return getenv("PMIX_RANK") ? 0 : 1; /* 0: launched, size unknown */
 }
 
 int comm_expected_rank(void)

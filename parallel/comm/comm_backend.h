@@ -46,7 +46,7 @@ struct comm_group {
     int count, me;
     int *members; /* [count] world ranks */
     comm_use use;
-    comm_group *like; /* asked for while it opens */
+    comm_group *like; /* set while it opens */
     _Atomic int64_t bytes_sent, messages_sent;
 };
 

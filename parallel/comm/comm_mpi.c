@@ -58,7 +58,7 @@ static char *segment_at(const lane *l, const comm_cut *cut, int index)
     return l->base + cut->segment * (l->ring ? index % cut->window : index);
 }
 
-/* The memory that bytes [at, at + bytes) of a member's part are in. */
+/* The memory of bytes [at, at + bytes) of a member's part. */
 typedef struct runs {
     char *at[COMM_PIECES];
     int64_t bytes[COMM_PIECES];
@@ -88,7 +88,7 @@ static void find_runs(runs *out, const comm_call *call, int member, lane_memory 
     }
 }
 
-/* A message straight from or to the pieces. */
+/* Posts a message straight from or to the pieces. */
 static void post_runs(const flight *f, const lane *l, int64_t at, int64_t bytes, MPI_Request *request)
 {
     const flight_group *m = f->group->state;
@@ -300,7 +300,7 @@ static flight *flight_open(const comm_call *call)
     return f;
 }
 
-/* Back to its group, complete. */
+/* Returns a complete flight to its group. */
 static void flight_close(flight *f)
 {
     flight_group *m = f->group->state;

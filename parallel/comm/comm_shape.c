@@ -22,7 +22,7 @@ int comm_tree(int *children, int *parent, int members, int me, int root)
 {
     int place = (me - root + members) % members, count = 0;
     *parent = -1;
-    /* Place p hangs below p without its lowest set bit; its children differ from it in one lower bit each. */
+    /* Position p hangs below p without its lowest set bit; its children differ from it in one lower bit each. */
     int64_t bit = 1;
     while (bit < members && !(place & bit))
         bit <<= 1;

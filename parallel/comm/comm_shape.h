@@ -65,9 +65,9 @@ typedef struct comm_request {
     void *flight; /* the backend's record */
 } comm_request;
 
-/* ---- arithmetic of an operation, without a job: the planner uses it ------ */
+/* ---- arithmetic of an operation, without a job: the planner uses it ---- */
 
-/* Who makes the call, as far as sizes go: `members` in the group, the caller's index `me`. */
+/* The sizes of a call: `members` in the group, the caller's index `me`. */
 typedef struct comm_shape {
     comm_kind kind;
     dtype type;
@@ -78,12 +78,12 @@ typedef struct comm_shape {
     int peer; /* the root of a broadcast */
 } comm_shape;
 
-/* offset and count of a member's part */
+/* Gives the offset and count of a member's part. */
 void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int member);
 void comm_piece_part(int64_t *offset, int64_t *count, const comm_piece *piece, int members, int member);
 int64_t comm_scratch_bytes(const comm_shape *shape);     /* the host backends' */
-int64_t comm_expected_bytes(const comm_shape *shape);    /* this member sends */
-int64_t comm_expected_messages(const comm_shape *shape); /* this member sends */
+int64_t comm_expected_bytes(const comm_shape *shape);    /* sent by this member */
+int64_t comm_expected_messages(const comm_shape *shape); /* sent by this member */
 
 /* Messages are cut into segments, so that summing overlaps receiving and one step of progress stays short; each
  * peer has at most `window` segments in flight in each direction. Both depend on the number of members only. */
@@ -93,8 +93,8 @@ typedef struct comm_cut {
 } comm_cut;
 
 comm_cut comm_segments(int members);
-/* Members to which `me` passes a broadcast on, as a binomial tree rooted in `root`: written to children[31], returns
- * how many; *parent is -1 at the root. */
+/* Writes the members to which `me` passes a broadcast on, as a binomial tree rooted in `root`, to children[31] and
+ * returns their number; *parent is -1 at the root. */
 int comm_tree(int *children, int *parent, int members, int me, int root);
 
 /* The calls that this member will make on a group: a device's library prepares for these, and for no more. */

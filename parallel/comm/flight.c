@@ -7,8 +7,8 @@
 #include "parallel/comm/comm.h"
 #include "parallel/comm/comm_shape.h"
 
-/* Collectives of one group are told apart by a running number, in so far as they can be in flight together: tag = 4
- * (number mod NUMBERS) + phase. The largest is 32767, which every MPI has. */
+/* A running number distinguishes the collectives of one group that can be in flight together: tag = 4 (number mod
+ * NUMBERS) + phase. The largest is 32767, which every MPI has. */
 enum { NUMBERS = 8192 };
 enum lane_kind { LANE_CONTRIBUTE, LANE_SHARE, LANE_DIRECT, LANE_KINDS = 4 };
 
@@ -31,8 +31,8 @@ static char *part_at(const void *base, int64_t *bytes, const comm_shape *shape, 
     return base ? (char *)(uintptr_t)base + offset * dtype_bytes(shape->type) : NULL; /* NULL: of pieces */
 }
 
-/* Adds the lane of a member's part, which `like` describes: its peer, tag, direction, part and memory. The part lies
- * from `base` on, or in the pieces. */
+/* Adds the lane of a member's part; `like` gives its peer, tag, direction, part and memory. The part begins at `base`,
+ * or is in the pieces. */
 static lane *add_part(flight *f, const comm_shape *shape, const void *base, const lane *like)
 {
     int64_t bytes;
@@ -44,8 +44,8 @@ static lane *add_part(flight *f, const comm_shape *shape, const void *base, cons
     return l;
 }
 
-/* Contributions to this member's part come in, those to the others' parts go out. The peers in turn, starting after
- * oneself: so that not all send to the first at once. */
+/* Adds lanes for contributions: to this member's part, in; to the others' parts, out. Each member starts with the next
+ * peer, so that they do not all send to the first at once. */
 static void contribute(flight *f, const comm_call *call, const comm_shape *shape, int tag, lane_memory result)
 {
     const flight_group *m = f->group->state;

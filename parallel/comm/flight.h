@@ -3,11 +3,11 @@
  * Every operation is a *flight* of *lanes*. A lane is the stream of segments between this member and one peer in one
  * direction; it posts a segment when it has a request free and its gate is open, where the gate is the count of some
  * other lane (a broadcast passes on the segments that have arrived) or of the segments summed so far (an all-reduce
- * hands round its part while it still receives contributions). A reduction goes straight to the owners: every member
- * sends part j to member j, which sums the contributions in rank order. So does an all-gather. Each byte crosses once,
- * which is the minimum.
+ * sends its part on while it still receives contributions). A reduction goes straight to the owners: every member sends
+ * part j to member j, which sums the contributions in rank order. So does an all-gather. Each byte crosses once, which
+ * is the minimum.
  *
- * An operation of several pieces is flown like one of a tensor that has each member's parts of the pieces end to end: a
+ * An operation of several pieces moves like one of a tensor that has each member's parts of the pieces end to end: a
  * segment gathers from them, or is summed over them, as far as they reach.
  *
  * A group owns its flights and reuses finished ones for its next operations. The caller holds the lock under which MPI
@@ -43,7 +43,7 @@ typedef struct flight {
     int lanes_used;
     int contributions; /* the first `contributions` lanes bring contributions to this member's part */
     int segments, summed;
-    const char *own; /* this member's contribution; of pieces, NULL */
+    const char *own; /* this member's contribution; NULL with pieces */
     char *sum;
     lane_memory sum_memory; /* set with pieces */
     int64_t sum_bytes;
@@ -51,7 +51,7 @@ typedef struct flight {
     lane *lanes;           /* [4 members] */
     int stride;            /* requests of a lane: the depth, or as many as the longest lane needs */
     MPI_Request *requests; /* [4 members][stride] */
-    int *indices;          /* [4 members][stride]: of finished requests */
+    int *indices;          /* [4 members][stride]: finished requests */
     const void **terms;    /* [members] */
 } flight;
 
@@ -60,7 +60,7 @@ typedef struct flight_group {
     comm_cut cut;
     int depth; /* segments a lane has in flight at most */
     unsigned collectives;
-    unsigned *sent, *received; /* [members]: point-to-point operations with each */
+    unsigned *sent, *received; /* [members]: number of point-to-point operations with each */
     flight *idle;
 } flight_group;
 

@@ -103,7 +103,7 @@ int grid_rank_at(const grid *g, const int at[GRID_AXES])
 
 /* ---- groups along an axis --------------------------------------------------------------------------------------- */
 
-/* Ranks that differ from this one in the spanned coordinates only are numbered, the first coordinate fastest. */
+/* Numbers the ranks that share all other coordinates with this one, the first spanned coordinate fastest. */
 static int own_number(const grid *g, axis a)
 {
     int number = 0;
@@ -112,7 +112,7 @@ static int own_number(const grid *g, axis a)
     return number;
 }
 
-/* Members are the numbers first, first + step, ... */
+/* A group's members are the numbers first, first + step, ... */
 typedef struct members {
     int first, step, count;
 } members;

@@ -44,7 +44,7 @@ static bool is_role(const schedule *s, role r, int chunk, int global)
     }
 }
 
-/* The meeting with this side; -1: none. */
+/* The meeting that the action makes a part of, or else takes; -1: none. */
 static int meeting_of(const schedule *s, int stage, action a, bool makes)
 {
     int global = schedule_global_chunk(s, stage, a.chunk);
@@ -80,7 +80,7 @@ int exchange_made(const schedule *s, int stage, action a)
     return exchange_of(s, stage, a, true);
 }
 
-/* The first global chunk with a role, and how many there are. */
+/* Returns the first global chunk with a role, and counts them. */
 static int chunks_of(int *count, const schedule *s, role r)
 {
     *count = r == HEAD || r == EMBEDDING ? s->stages : 1;

@@ -3,8 +3,8 @@
  * Between neighbouring chunks of layers there are messages: activations down the model, cotangents back. Where the
  * vocabulary is divided over the stages (schedule.shared), every stage has a part of the head and of the embedding, and
  * all stages meet five times for each micro-batch: to sum the embedding onto the first stage, to share the last layer's
- * output, to gather the statistics of the logits, and to bring the cotangents of both back (2411.05288, with the
- * embedding likewise).
+ * output, to gather the statistics of the logits, and to bring the cotangents of both back (2411.05288, extended to the
+ * embedding).
  *
  * Where the chunk with the last layers reads the embedding of the next tokens (schedule.next_tokens), that comes in the
  * same meeting, and its cotangent goes back in the same one: a chunk on another stage takes or makes them in a second
@@ -30,7 +30,7 @@ typedef enum exchange_kind {
 /* "activation", "cotangent", ... */
 const char *exchange_name(int kind);
 
-/* Do all stages take part? */
+/* True if all stages take part. */
 static inline bool exchange_meets(int kind)
 {
     return kind > EXCHANGE_COTANGENT;

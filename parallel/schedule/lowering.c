@@ -37,7 +37,7 @@ static int compare_messages(const void *a, const void *b)
     return (x->from > y->from) - (x->from < y->from); /* a stage ends one action at a time */
 }
 
-/* Where the forward and the backward of each chunk and micro-batch are in their stage's list. */
+/* Positions of the forward and the backward of each chunk and micro-batch in their stage's list. */
 typedef struct positions {
     int *of[2]; /* [all chunks][microbatches]: backwards, forwards */
     int microbatches;
@@ -62,7 +62,7 @@ static void open_positions(positions *p, const schedule *s)
         }
 }
 
-/* Each message between two stages once; of a meeting's parts only the last. */
+/* True for each message between two stages, and for the last part of a meeting. */
 static bool is_last_part(const simulation *timing, const positions *p, int kind, int stage, int microbatch)
 {
     bool forward;
@@ -79,7 +79,7 @@ static bool is_last_part(const simulation *timing, const positions *p, int kind,
     return true;
 }
 
-/* All messages of the pipeline in the global order; returns their number. */
+/* Lists all messages of the pipeline in the global order; returns their number. */
 static long list_messages(message **out, const simulation *timing, const positions *p)
 {
     const schedule *s = timing->schedule;
@@ -107,7 +107,7 @@ static long list_messages(message **out, const simulation *timing, const positio
     return n;
 }
 
-/* The action of `stage` running at `time`, or else the next one. */
+/* Returns the action of `stage` running at `time`, or else the next one. */
 static int action_at(const simulation *timing, int stage, double time)
 {
     int below = 0, above = timing->schedule->counts[stage];
@@ -261,7 +261,7 @@ static void lower_stage(lowering *out, const simulation *timing, int stage, laun
     free(w.launched);
 }
 
-/* The global order rests on actions that take time. */
+/* Checks that actions take time, as the global order requires. */
 static status check_timing(const simulation *timing)
 {
     const schedule *s = timing->schedule;
@@ -277,7 +277,7 @@ static status check_timing(const simulation *timing)
     return STATUS_OK;
 }
 
-/* A message's launches, at the end of the lists of those who take part. */
+/* Adds a message's launches at the end of the lists of the stages that take part. */
 static void add_launches(launch **launches, int *counts, const schedule *s, const positions *at, const message *m)
 {
     bool forward = m->payload == EXCHANGE_ACTIVATION;

@@ -9,7 +9,7 @@
  * the queues of both its ranks: all messages of the pipeline are put into one global order, by the end of the action
  * that makes them in a simulation of the schedule, and each rank launches its messages in that order. An action waits
  * only for messages made before it began, so those come before any message it makes. Take the first message of the
- * global order that has not passed: all before it have, so the action that makes it has run, nothing comes before it in
+ * global order that has not passed: all before it have, so the action that makes it has run, no message precedes it in
  * either queue, and all steps of its receiver before launching the receive wait only for messages before it. So it
  * passes. Waiting for a send just before a later send is launched delays only messages that are later in the order. A
  * meeting of all stages is a message that is made when the last part of it is: its launches follow the rank's own part.
@@ -38,7 +38,7 @@ typedef struct lowering_step {
     /* Compute: the action. Receive: its taker. Send: its maker. Meeting: its taker here, or else the maker of its part.
      * Wait: as its launch */
     action action;
-    int32_t launch; /* place in this stage's launch order; of a wait: of its launch; -1 for compute */
+    int32_t launch; /* index in this stage's launch order; wait: its launch's; -1 for compute */
     int32_t pair;   /* launch: the step that waits for it; wait: the step that launched it; -1 for compute */
 } lowering_step;
 
@@ -52,7 +52,7 @@ typedef struct lowering {
 typedef struct lowering_options {
     /* A receive is launched in time for its message: before the action that is running at its stage when the message is
      * made (in the simulation), and this many actions earlier still, in case the run is not like the simulation. Each
-     * costs a buffer held meanwhile. It moves only as far as the launch order demands. */
+     * costs a buffer held meanwhile. The launch order may move it. */
     int lookahead;
     /* Sends in flight on one channel: a send is waited for just before the send `sends_under_way` later on its channel,
      * or at the end of the list. At least 1. Likewise meetings of one kind without a taker here. */
@@ -61,17 +61,17 @@ typedef struct lowering_options {
 
 #define LOWERING_DEFAULTS ((lowering_options){.lookahead = 1, .sends_under_way = 1})
 
-/* Lower timing->schedule, which passes schedule_check. Between neighbouring chunks of one stage there is no
- * communication: a chunk's result is at hand where the next chunk looks for it. `timing` is a simulation in which
- * forwards and backwards take time. Any will do for correctness, and all ranks must use the same; with costs near the
- * true ones a message seldom waits for another that was put before it. */
+/* Lowers timing->schedule, which passes schedule_check. Neighbouring chunks of one stage need no communication: the
+ * next chunk finds the result in place. `timing` is a simulation in which forwards and backwards take time. Any is
+ * correct, and all ranks must use the same; with costs near the true ones a message seldom waits for another that was
+ * put before it. */
 status lowering_make(lowering *out, const simulation *timing, lowering_options options);
 void lowering_free(lowering *l);
 
 /* "receive", "send", ... */
 const char *lowering_kind_name(int kind);
 
-/* Do the lowered lists of all stages, replayed against one another, come to an end with every message where it belongs?
+/* Checks by replay that the lowered lists of all stages end with every message received.
  *
  * The replay is the strictest reading of communication: each rank's is one serial queue in launch order, a message
  * passes only when its send heads the sender's queue while its receive heads the receiver's (rendezvous), a meeting

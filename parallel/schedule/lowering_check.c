@@ -1,4 +1,4 @@
-/* The replay that lowering.h promises. */
+/* Replays the lowered lists, as lowering.h promises. */
 #include "parallel/schedule/lowering.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ typedef struct rank {
 typedef struct replay {
     const schedule *s;
     rank *ranks;
-    int *positions; /* [all chunks][microbatches][ACTION_KINDS]: the place of an action in its stage's list; -1 */
+    int *positions; /* [all chunks][microbatches][ACTION_KINDS]: index of an action in its stage's list; -1: none */
 } replay;
 
 static status fail_at(const rank *r, int stage, int step, const char *what)
@@ -37,8 +37,8 @@ static status fail_at(const rank *r, int stage, int step, const char *what)
                        lowering_kind_name(x->kind), exchange_name(x->payload), x->peer, text, what);
 }
 
-/* The global chunk at the other end of a message: where an activation comes from or a cotangent goes to, and so on. -1:
- * there is no message between two chunks. */
+/* Returns the global chunk at the other end of a message: the source of an activation, the target of a cotangent, and
+ * so on. -1: there is no message between two chunks. */
 static int other_chunk(const schedule *s, int stage, action a, bool sends)
 {
     int kind = sends ? exchange_made(s, stage, a) : exchange_taken(s, stage, a);
@@ -73,7 +73,7 @@ static bool same_action(action a, action b)
     return a.kind == b.kind && a.chunk == b.chunk && a.microbatch == b.microbatch;
 }
 
-/* A send and a receive at the heads of two queues: are they the two ends of one message? */
+/* True if a send and a receive at the heads of two queues are the two ends of one message. */
 static bool same_message(const schedule *s, int from, const lowering_step *send, int to, const lowering_step *receive)
 {
     return send->payload == receive->payload && send->action.microbatch == receive->action.microbatch &&
@@ -81,7 +81,7 @@ static bool same_message(const schedule *s, int from, const lowering_step *send,
            (send->action.kind == ACTION_FORWARD) == (receive->action.kind == ACTION_FORWARD);
 }
 
-/* A launch of a meeting names the action that takes it here, or else the one that made this stage's part. */
+/* Checks that a meeting's launch names the action that takes it here, or else the maker of this stage's part. */
 static status check_meeting(const replay *x, const rank *r, int stage, int i)
 {
     const lowering_step *step = &r->steps[i];
@@ -97,7 +97,7 @@ static status check_meeting(const replay *x, const rank *r, int stage, int i)
     return STATUS_OK;
 }
 
-/* Kind, peer, payload and the links between a launch and its wait. */
+/* Checks kind, peer, payload and the links between a launch and its wait. */
 static status check_step(const replay *x, const rank *r, int stage, int i)
 {
     const lowering_step *step = &r->steps[i];
@@ -161,7 +161,7 @@ static status compute(const replay *x, rank *r, int stage)
     return STATUS_OK;
 }
 
-/* The place of the action of a chunk (-1: of none), whole or the input's part; -1: there is none. */
+/* Returns the index of a chunk's action, whole or the input's part; -1: none. Chunk -1 has none. */
 static int place_of(const replay *x, int global, bool forward, int microbatch)
 {
     if (global < 0)
@@ -216,7 +216,7 @@ static status finish_wait(const replay *x, rank *r, int stage)
     return STATUS_OK;
 }
 
-/* An action's own collectives come in the queue after all that was launched before it. */
+/* True if the next step must wait: an action's own collectives come in the queue after all earlier launches. */
 static bool is_blocked(const rank *r)
 {
     const lowering_step *step = &r->steps[r->step];
@@ -225,7 +225,7 @@ static bool is_blocked(const rank *r)
     return step->kind == LOWERING_WAIT && step->launch >= r->passed;
 }
 
-/* Perform the rank's steps until it blocks or ends. */
+/* Performs the rank's steps until it blocks or ends. */
 static status run_rank(const replay *x, int stage, bool *moved)
 {
     static status (*const perform[LOWERING_KINDS])(const replay *, rank *, int) = {
@@ -260,7 +260,7 @@ static status pass_meeting(const replay *x, bool *moved)
     return STATUS_OK;
 }
 
-/* Let the message at the head of `from`'s queue pass if it is a send that heads the receiver's queue too. */
+/* Lets the message at the head of `from`'s queue pass if it is a send that heads the receiver's queue too. */
 static status pass_messages(const replay *x, int from, bool *moved)
 {
     rank *sender = &x->ranks[from];

@@ -16,15 +16,15 @@ typedef struct problem {
     int layers, chunks;
 } problem;
 
-/* Chunk `chunk` holding layers [from, to). */
+/* The cost of chunk `chunk` with layers [from, to). */
 static double cost_of(const problem *p, int chunk, int from, int to)
 {
     return p->before[to] - p->before[from] + (chunk == 0 ? p->costs->first : 0) +
            (chunk == p->chunks - 1 ? p->costs->last : 0);
 }
 
-/* best[c][l]: the least of the objective over divisions of layers l.. among chunks c.. (INFINITY: none).
- * With `limit` < 0 the objective is the most expensive chunk; else the sum of squares, no chunk above `limit`. */
+/* Fills best[c][l] with the least objective over divisions of layers l.. among chunks c.. (INFINITY: none). With
+ * `limit` < 0 the objective is the most expensive chunk; else the sum of squares, no chunk above `limit`. */
 static void solve(double *best, const problem *p, double limit)
 {
     int L = p->layers, width = L + 1;
@@ -36,7 +36,7 @@ static void solve(double *best, const problem *p, double limit)
             for (int to = l + 1; to <= L; to++) {
                 double cost = cost_of(p, c, l, to), rest = best[(long)(c + 1) * width + to];
                 if (cost > (limit < 0 ? least : limit))
-                    break; /* and more layers cost more */
+                    break; /* more layers cost more, too */
                 double value = limit < 0 ? fmax(cost, rest) : cost * cost + rest;
                 least = value < least ? value : least;
             }
@@ -44,7 +44,7 @@ static void solve(double *best, const problem *p, double limit)
         }
 }
 
-/* Walk down a solved table, giving each chunk the most layers that keep the optimum. */
+/* Walks down a solved table and gives each chunk the most layers that keep the optimum. */
 static void read_off(int *counts, const double *best, const problem *p, double limit)
 {
     int width = p->layers + 1, from = 0;

@@ -1,4 +1,4 @@
-/* Which layers go to which chunk of the pipeline: contiguous runs, automatic or as the user gives them.
+/* Divides layers among the chunks of the pipeline: contiguous runs, automatic or as the user gives them.
  *
  * Counts are by global chunk (chunk * stages + stage), so that with virtual stages the list has stages * chunks
  * entries. */

@@ -16,7 +16,7 @@ const char *const schedule_names[] = {
 
 static const struct {
     bool splits, folds;
-    int chunks; /* that it needs; 0: any number */
+    int chunks; /* chunks that it needs; 0: any number */
 } traits[SCHEDULE_KINDS] = {
     [SCHEDULE_ZB_H1] = {.splits = true},
     [SCHEDULE_ZB_H2] = {.splits = true, .chunks = 1},

@@ -1,4 +1,4 @@
-/* A pipeline schedule: which action each stage performs, in which order.
+/* A pipeline schedule: the actions of each stage, in order.
  *
  * The lists are values: they come from a name (schedule_make.h) or are found for given costs and memory
  * (schedule_search.h), and can be printed, checked (schedule_check.h), lowered to messages (lowering.h), simulated
@@ -14,7 +14,7 @@
 
 #include "memory/status.h"
 
-/* Where the chunks of a pipelined model are: which stage holds the i-th run of layers, and as which of its chunks.
+/* Maps the i-th run of a pipelined model's layers to a stage and its chunk.
  *
  * Round and round: stage s holds the chunks s, s + stages, s + 2 stages, ... of the model. Folded (the V of
  * 2405.15362): every second round runs backwards, so that of two chunks a stage the first stage holds the first and the
@@ -64,12 +64,11 @@ typedef enum schedule_kind {
     SCHEDULE_ZB_V,        /* two chunks a stage, folded: no bubble in the memory of 1F1B where F = I = W */
     SCHEDULE_V_HALF,      /* folded, about half the memory (2405.15362) */
     SCHEDULE_V_MIN,       /* folded, about a third of it */
-    SCHEDULE_KINDS,       /* the named kinds with lists of their own end here */
+    SCHEDULE_KINDS,       /* number of kinds with a name and lists of their own */
     SCHEDULE_AUTO = SCHEDULE_KINDS, /* found: schedule_search.h */
 } schedule_kind;
 
-/* Where the vocabulary is divided over the stages, each has a part of the head and of the embedding: chunks after its
- * layers'. */
+/* Chunks after the layers': each stage's part of the head and of the embedding, if the vocabulary is divided. */
 enum { SCHEDULE_HEAD, SCHEDULE_EMBEDDING, SCHEDULE_SHARED };
 
 typedef struct schedule {
@@ -85,7 +84,7 @@ typedef struct schedule {
     int *counts;      /* [stages] */
 } schedule;
 
-/* Room for `actions` actions a stage, none there yet. */
+/* Allocates room for `actions` actions a stage; the lists are empty. */
 void schedule_alloc(schedule *out, schedule_kind kind, chunk_map map, int microbatches, int actions);
 void schedule_free(schedule *s);
 
@@ -104,7 +103,7 @@ static inline int schedule_stage_of(const schedule *s, int global_chunk)
     return chunk_map_stage(schedule_map(s), global_chunk);
 }
 
-/* Chunks of layers of all stages, and all chunks: global numbers are below it. */
+/* The number of chunks of layers of all stages, and of all chunks: global numbers are below it. */
 static inline int schedule_layer_chunks(const schedule *s)
 {
     return s->stages * s->chunks;
@@ -122,10 +121,10 @@ const char *schedule_name(schedule_kind kind);
 schedule_kind schedule_kind_of(schedule_kind kind, int chunks);
 /* The kind that equals this one over `stages` stages: every schedule of one stage is the same list. */
 schedule_kind schedule_kind_over(schedule_kind kind, int stages);
-/* Is the backward pass two actions? */
+/* True if the backward pass is two actions. */
 bool schedule_kind_splits(schedule_kind kind);
 bool schedule_kind_folds(schedule_kind kind);
-/* How many chunks a stage must have; 0: any number. */
+/* The number of chunks that a stage must have; 0: any number. */
 int schedule_kind_chunks(schedule_kind kind);
 bool schedule_splits(const schedule *s);
 
@@ -133,7 +132,7 @@ enum { SCHEDULE_DESCRIPTION_BYTES = 80 };
 /* "forward of chunk 0, micro-batch 3", for messages and labels; returns `out`. */
 const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a);
 
-/* Is this a schedule that computes the right gradients and comes to an end?
+/* Checks that a schedule computes the right gradients and comes to an end.
  *
  * The check is independent of the making of the lists: it counts every action of every (stage, chunk, micro-batch),
  * then replays all stages against one another. A failure names stage, position and action.

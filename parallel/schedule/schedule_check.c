@@ -1,4 +1,4 @@
-/* The checks that schedule_check.h promises. */
+/* Checks schedules, as schedule.h promises. */
 #include "parallel/schedule/schedule.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "memory/log.h"
 #include "parallel/schedule/exchange.h"
 
-/* The place of each action of one (global chunk, micro-batch) in its stage's list; -1: none. */
+/* The index of each action of one (global chunk, micro-batch) in its stage's list; -1: none. */
 typedef struct positions {
     int at[ACTION_KINDS];
 } positions;
@@ -32,7 +32,7 @@ static status fail_at(const schedule *s, int stage, int position, const char *wh
                : status_fail(STATUS_FAILED, "stage %d, position %d, %s: %s %d", stage, position, name, what, number);
 }
 
-/* Every action within range, none twice; fills `where`. */
+/* Checks that every action is within range and none is there twice; fills `where`. */
 static status index_actions(checker *c)
 {
     const schedule *s = c->s;
@@ -109,7 +109,7 @@ static status check_ascending(const schedule *s)
     return result;
 }
 
-/* Has any action of `kinds` of this chunk and micro-batch been replayed? */
+/* True if any action of `kinds` of this chunk and micro-batch has been replayed. */
 static bool is_done(const checker *c, int global_chunk, int microbatch, unsigned kinds)
 {
     const positions *p = find(c, global_chunk, microbatch);

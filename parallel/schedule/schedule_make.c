@@ -14,12 +14,12 @@
 
 /* Plays an order event by event: the stage with the earliest next action takes it. */
 
-/* Sums of the same numbers in another order. */
+/* Relative difference of sums of the same numbers in another order. */
 static const double SAME = 1e-9;
 
 typedef struct stage_state {
     int next;                 /* index in the order */
-    int weights, weights_due; /* gradients of weights: done, and how many could be */
+    int weights, weights_due; /* gradients of weights: done, and computable */
     double free_at, held, first;
     double begins; /* the action decided on; INFINITY: none yet */
     bool takes_weight;
@@ -30,7 +30,7 @@ typedef struct loom {
     const weave_terms *t;
     schedule *out;
     stage_state *stages;
-    double *forward, *cotangent; /* [stages * chunks][microbatches]: when made_at; INFINITY: not yet */
+    double *forward, *cotangent; /* [stages * chunks][microbatches]: time of the result; INFINITY: not yet */
     int *counts;                 /* [stages * chunks][2]: forwards and input gradients taken */
     action *due; /* [stages][chunks * microbatches]: input gradients in the order in which they were done */
 } loom;
@@ -45,7 +45,7 @@ static action *due_of(const loom *w, int stage)
     return &w->due[(long)stage * w->order->chunks * w->order->microbatches];
 }
 
-/* When the inputs of a forward or input gradient are at hand; INFINITY: not known. */
+/* Returns the time when the inputs of a forward or input gradient are ready; INFINITY: not known. */
 static double ready_at(const loom *w, int stage, bool forward, int global, int microbatch)
 {
     int last = w->order->stages * w->order->chunks - 1, from = forward ? global - 1 : global + 1;
@@ -177,7 +177,7 @@ typedef struct shape {
     int rounds; /* passes of micro-batches through all chunks */
 } shape;
 
-/* Every forward before the first backward. */
+/* Every forward comes before the first backward. */
 static int warmup_all(const shape *s, int stage)
 {
     (void)stage;
@@ -194,7 +194,7 @@ static int warmup_alternating(const shape *s, int stage)
     return s->chunks == 1 ? below : (s->chunks - 1) * longest + 2 * below;
 }
 
-/* One forward more for each stage below (2401.10241, section 2.2). */
+/* One more forward for each stage below (2401.10241, section 2.2). */
 static int warmup_longer(const shape *s, int stage)
 {
     return warmup_alternating(s, stage) + s->stages - 1 - stage;
@@ -245,7 +245,7 @@ static shape shape_of(schedule_kind kind, int stages, int chunks, int microbatch
     return (shape){stages, chunks, microbatches, rounds};
 }
 
-/* First micro-batch of a round: ceil(round * microbatches / rounds). */
+/* The first micro-batch of a round: ceil(round microbatches / rounds). */
 static int round_start(const shape *s, int round)
 {
     return (int)(((long)round * s->microbatches + s->rounds - 1) / s->rounds);
@@ -391,7 +391,7 @@ static const struct {
     int chunk;
 } path_of[PATHS] = {{ACTION_FORWARD, 0}, {ACTION_FORWARD, 1}, {ACTION_BACKWARD_INPUT, 1}, {ACTION_BACKWARD_INPUT, 0}};
 
-/* When micro-batch 0 is at `stage`, on each path; of two that are at the same place of the period, false. */
+/* Gives the times of micro-batch 0 at `stage`, on each path; false if two are at the same time of the period. */
 static bool times_at(int at[PATHS], schedule_block b, int stages, int stage)
 {
     unsigned taken = 0;
@@ -432,7 +432,7 @@ bool schedule_make_repeated(schedule *out, schedule_block block)
     return true;
 }
 
-/* The shortest of the kind's blocks, all actions a unit long, with the weights' gradients where there is room. */
+/* Makes the shortest of the kind's blocks, all actions a unit long, with the weights' gradients where there is room. */
 static void make_of_blocks(schedule *out, schedule_kind kind)
 {
     unsigned long n = 2 * (unsigned long)out->stages;

@@ -1,4 +1,4 @@
-/* The schedules that have a name: pure functions of (kind, stages, chunks, micro-batches). */
+/* Named schedules: pure functions of (kind, stages, chunks, micro-batches). */
 #pragma once
 
 #include "parallel/schedule/schedule.h"
@@ -24,16 +24,16 @@ void schedule_make_warmed(schedule *out, const int *warmup);
 /* Folded: one micro-batch's four actions on every stage, repeated each SCHEDULE_MAKE_PERIOD units of time. */
 enum { SCHEDULE_MAKE_PERIOD = 6 }; /* two each of F, I and W, a unit long */
 typedef struct schedule_block {
-    int step[4]; /* time from stage to stage: of the first chunk's forward, the second's, and their input gradients */
+    int step[4]; /* time from stage to stage: the first chunk's forward, the second's, and their input gradients */
     int turn[3]; /* time from the end of one such path to the beginning of the next */
 } schedule_block;
-/* False: two actions of a stage would be at the same time. */
+/* Returns false if two actions of a stage would be at the same time. */
 bool schedule_make_repeated(schedule *out, schedule_block block);
 
-/* The gradients of weights woven into an order of forwards and gradients of inputs.
+/* Weaves the gradients of weights into an order of forwards and gradients of inputs.
  *
  * Only memory waits for a weight's gradient, so it goes where its stage would be idle, or where its activations are in
- * the way of the next forward. Played event by event, with the costs, the messages and the memory that are given.
+ * the way of the next forward. It plays event by event, with the given costs, messages and memory.
  */
 
 typedef struct weave_terms {
@@ -41,14 +41,14 @@ typedef struct weave_terms {
     double hop;                 /* time of a message to another stage */
     const double *holds;        /* [stages * chunks] by global chunk: memory that a forward takes */
     const double *defers;       /* the part of it that stays from the input's gradient to the weights' */
-    const double *limit;        /* [stages] of memory */
+    const double *limit;        /* [stages] memory limit */
     double
         patience; /* a stage rather waits for its next action than begins a weight's gradient that delays it by more */
 } weave_terms;
 
 /* `order`: forwards and input gradients of every stage (their micro-batches are taken to ascend). `out` has room for 3
- * actions for each chunk and micro-batch; its lists are written anew. False: the order comes to a halt, for want of
- * memory or by itself. */
+ * actions for each chunk and micro-batch; its lists are written anew. Returns false if the order comes to a halt, for
+ * lack of memory or by itself. */
 bool weave(schedule *out, double *length, double *span, const schedule *order, const weave_terms *terms);
 
 /* Inserts the work of a vocabulary that is divided over all stages into a schedule of layers.
@@ -80,14 +80,14 @@ typedef struct schedule_search_terms {
     double hop;
     const double *holds;    /* memory that a forward takes */
     const double *defers;   /* the part of it that stays from the input's gradient to the weights' */
-    const double *limit[2]; /* [stages] of memory: round and round, and folded; NULL: not to be mapped so */
-    /* shortest from the first action of all to the last; else the longest stage's span: a stage that is done goes on to
-     * the next step while others still work */
+    const double *limit[2]; /* [stages] memory limit: round and round, and folded; NULL: mapping not allowed */
+    /* true: minimises the time from the first action of all to the last; else the longest stage's span, because a stage
+     * that is done goes on to the next step while others still work */
     bool barrier;
 } schedule_search_terms;
 
 /* Fails with a usage error if no schedule fits. `out->kind` is the name's if a named one is best. */
 status schedule_search(schedule *out, const schedule_search_terms *terms);
 
-/* The most that each stage, [stages], holds of `s` in these terms. */
+/* Gives the most memory that each stage, [stages], holds under `s` in these terms. */
 void schedule_search_peaks(double *peaks, const schedule *s, const double *holds, const double *defers);

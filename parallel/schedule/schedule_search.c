@@ -7,17 +7,17 @@
 #include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 
-/* Effort: actions played, and tries. */
+/* Limits of the effort: actions played, and tries. */
 enum { PLAYED_MOST = 30000000, TRIES_LEAST = 1000, TRIES_MOST = 100000 };
-/* Orders that are improved, and how far an action is moved at most. */
+/* Number of orders that are improved, and the farthest that an action is moved. */
 enum { KEPT = 4, MOVE_MOST = 4 };
-/* How many times are tried of each step from stage to stage, and of each turn, of a repeated block. */
+/* Number of times to try for each step from stage to stage, and for each turn, of a repeated block. */
 enum { STEPS = 3, TURNS = 6 };
 
-/* Relative difference of two times that are the same. */
+/* Relative difference of equal times. */
 static const double SAME = 1e-12;
 
-/* Shares of a weight's gradient that a stage would rather wait than be late. */
+/* Shares of a weight's gradient: how long a stage may wait rather than be late. */
 static const double patiences[] = {0, 0.125, 0.25, 0.5, 0.75, 0.875, 1};
 enum { PATIENCES = sizeof patiences / sizeof *patiences };
 
@@ -122,7 +122,7 @@ static bool try_order(search *x, candidate *c)
     return true;
 }
 
-/* Among the best so far, to be improved later? */
+/* Keeps a candidate, if it is among the best so far, to improve it later. */
 static void keep(search *x, const candidate *c)
 {
     int at = x->kept_count;
@@ -148,7 +148,7 @@ static void try_patiences(search *x, candidate *c)
     }
 }
 
-/* The forwards and input gradients of a named schedule. */
+/* Takes the forwards and input gradients of a named schedule. */
 static void order_of(schedule *out, const schedule *s)
 {
     out->folded = s->folded;
@@ -188,7 +188,7 @@ static status try_all_named(search *x, candidate *c)
     return STATUS_OK;
 }
 
-/* Forwards that fit into a stage's memory. */
+/* The number of forwards that fit into a stage's memory. */
 static int forwards_that_fit(const schedule_search_terms *t, int stage)
 {
     double holds = 0;
@@ -198,7 +198,7 @@ static int forwards_that_fit(const schedule_search_terms *t, int stage)
     return fit < t->chunks * t->microbatches ? (int)fit : t->chunks * t->microbatches;
 }
 
-/* 1F1B and its kin with `slope` forwards more at the beginning for each stage below, and with several chunks the
+/* Tries variants of 1F1B with `slope` more forwards at the beginning for each stage below, and with several chunks the
  * rounds'. */
 static void try_warmup(search *x, candidate *c, int *warmup, double slope)
 {
@@ -278,7 +278,7 @@ static void make_groups(schedule *out, int group)
     }
 }
 
-/* The last resort: they fit wherever one micro-batch does. */
+/* Tries the last resort: groups fit wherever one micro-batch does. */
 static void try_groups(search *x, candidate *c)
 {
     for (int folded = 0; folded < 2 && x->best_measure < 0; folded++) {
@@ -302,7 +302,7 @@ static uint32_t draw(uint32_t *state, uint32_t below)
     return *state % below;
 }
 
-/* Takes the action at `from` out and puts it back at `to`. */
+/* Moves the action at `from` to `to`. */
 static void move(action *list, int from, int to)
 {
     action a = list[from];
@@ -313,7 +313,7 @@ static void move(action *list, int from, int to)
     list[to] = a;
 }
 
-/* A walk over orders that are no worse than the one before. */
+/* Walks over orders, each no worse than the one before. */
 static void improve(search *x, candidate *c, int tries)
 {
     uint32_t state = 2463534242u;

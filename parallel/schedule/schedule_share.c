@@ -8,25 +8,25 @@
 #include "memory/log.h"
 #include "parallel/schedule/exchange.h"
 
-/* Embeddings that are made before the first stage needs them, and gradients of the vocabulary's weights that may
- * wait. */
+/* Limits of the embeddings made before the first stage needs them, and of waiting gradients of the vocabulary's
+ * weights. */
 enum { EMBEDDED_AHEAD = 2, WAITING = 2 };
 
-/* Micro-batches that a stage goes ahead at most, and by how much one more of them must shorten the whole. */
+/* Most micro-batches that a stage goes ahead, and the gain in length that one more must bring. */
 enum { AHEAD_MOST = 3 };
 static const double WORTH = 0.01;
 
-/* The vocabulary's actions, in the order in which they are asked for. */
+/* The vocabulary's actions, in order of priority. */
 enum { HEAD_BACKWARD, HEAD_FORWARD, EMBEDDING_FORWARD, HEAD_WEIGHT, EMBEDDING_BACKWARD, OWN };
 
 typedef struct stage_state {
-    int next;      /* the first of the list of layers' actions that is not done */
+    int next;      /* the first action of layers in the list that is not done */
     int forward;   /* the first forward that is not done */
     int ahead;     /* forwards done beyond `next` */
     int done[OWN]; /* micro-batches */
     double free_at, begins;
     action takes; /* decided on, at `begins`; INFINITY: none yet */
-    bool changed; /* something that it may take has been made since */
+    bool changed; /* true if an input that it may take has been made since */
 } stage_state;
 
 typedef struct sharer {
@@ -39,7 +39,7 @@ typedef struct sharer {
     int begun; /* forwards of the first chunk */
     stage_state *stages;
     char **taken;                /* [stages][actions of `of`] */
-    double *forward, *cotangent; /* [all chunks][microbatches]: when made; INFINITY: not yet */
+    double *forward, *cotangent; /* [all chunks][microbatches]: time of the result; INFINITY: not yet */
 } sharer;
 
 static double *made(const sharer *x, bool forward, int global, int microbatch)
@@ -82,7 +82,7 @@ static double length_of(const sharer *x, int stage, action a)
 
 /* ---- a stage's choices for its next action ----------------------------------------------------------------------- */
 
-/* The stage's next action of the vocabulary of this sort; false: all are done, or it has no such. */
+/* Gives the stage's next vocabulary action of this sort; false: all are done, or it has none. */
 static bool own_action(action *out, const sharer *x, int stage, int sort)
 {
     const struct {
@@ -118,7 +118,7 @@ static void consider(stage_state *t, action a, double begins)
     }
 }
 
-/* The list's next action, or while that waits a later forward. */
+/* Considers the list's next action, or while that waits a later forward. */
 static void consider_layers(const sharer *x, int stage)
 {
     stage_state *t = &x->stages[stage];

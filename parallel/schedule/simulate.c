@@ -7,7 +7,7 @@
 #include "memory/scope.h"
 #include "parallel/schedule/exchange.h"
 
-/* The times at which results exist where they are made; negative: not yet. */
+/* The times of results at the stages that make them; negative: not yet. */
 typedef struct replay {
     const schedule *s;
     const simulate_cost *costs;
@@ -32,7 +32,7 @@ static double length_of(const replay *r, int stage, action a)
     return lengths[a.kind];
 }
 
-/* When the inputs of the stage's next action are at hand; negative if not known yet. */
+/* Returns the time when the inputs of the stage's next action are ready; negative if not known yet. */
 static double ready_at(const replay *r, int stage, action a)
 {
     int g = schedule_global_chunk(r->s, stage, a.chunk);
@@ -53,7 +53,7 @@ static double ready_at(const replay *r, int stage, action a)
     return latest;
 }
 
-/* Perform the stage's next action if its inputs are known. */
+/* Performs the stage's next action if its inputs are known. */
 static bool advance(replay *r, simulation *out, int stage)
 {
     const schedule *s = r->s;
@@ -81,14 +81,14 @@ static bool advance(replay *r, simulation *out, int stage)
     return true;
 }
 
-/* Actions of a stage do not overlap, so that walking its list is walking through time. */
+/* Measures in list order, which is time order because a stage's actions do not overlap. */
 static void measure_memory(simulate_stage *out, const schedule *s, int stage, double weight_share)
 {
     int in_flight = 0, deferred = 0;
     for (int i = 0; i < s->counts[stage]; i++) {
         int kind = s->actions[stage][i].kind;
         if (s->actions[stage][i].chunk >= s->chunks)
-            continue; /* held for a moment */
+            continue; /* held only for a moment */
         in_flight += kind == ACTION_FORWARD;
         double peak = (in_flight + weight_share * deferred) / s->chunks;
         if (in_flight > out->in_flight)

@@ -1,4 +1,4 @@
-/* When would each action of a schedule begin and end, where is the bubble, and how much is in flight?
+/* Simulates a schedule: each action's begin and end, the bubble, and the micro-batches in flight.
  *
  * Every stage performs its list in order, one action at a time, an action beginning as soon as the stage is free and
  * its input has arrived; messages take a fixed time and do not occupy the stage. The caller owns the result and frees
@@ -55,11 +55,11 @@ typedef struct timeline_style {
     bool colour;
 } timeline_style;
 
-/* The terminal's width and colours (none if NO_COLOR is set); for anything but a terminal 120 columns and none. */
+/* The terminal's width and colours (none if NO_COLOR is set); 120 columns and none for other outputs. */
 timeline_style timeline_style_of(FILE *out);
 
 /* Draws only the beginning and the end, where the bubble is, if a line is too narrow for the whole schedule. */
 void timeline_print(FILE *out, const simulation *sim, timeline_style style);
 
-/* The drawing as an SVG document; `sim`: a simulation. */
+/* Writes the drawing as an SVG document; `sim`: a simulation. */
 void timeline_svg(FILE *out, const void *sim);

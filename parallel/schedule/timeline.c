@@ -176,7 +176,7 @@ static const struct {
 };
 enum { SHADES = 3 };
 
-/* Pixels per unit of time: wide enough for a number in the shortest action, unless the picture would be endless. */
+/* Pixels per unit of time: wide enough for a number in the shortest action, unless the picture became too wide. */
 static double scale_of(const simulation *sim)
 {
     double unit = sim->shortest > 0 ? sim->shortest : 1, units = sim->length / unit;
@@ -225,7 +225,7 @@ static void write_stage(FILE *out, const simulation *sim, int stage, double scal
             st->peak);
 }
 
-/* Times are seconds: the step between two ticks is 1, 2 or 5 of a power of ten. */
+/* Writes the axis in seconds: the step between two ticks is 1, 2 or 5 of a power of ten. */
 static void write_axis(FILE *out, const simulation *sim, double scale, int y)
 {
     static const struct {

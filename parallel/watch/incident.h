@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The phases of a rank's life. Each has a limit: so long may it go without progress. */
+/* The phases of a rank's life. Each has a limit of time without progress. */
 typedef enum incident_phase {
     DURING_START, /* joining the job */
     DURING_SETUP,
@@ -20,12 +20,12 @@ typedef enum incident_phase {
 typedef enum incident_verdict {
     INCIDENT_LINK,    /* a rank lost touch with another and no other report says why: it need not be to blame */
     INCIDENT_DEAD,    /* a process is gone */
-    INCIDENT_FROZEN,  /* a process, its machine or its device does not go on */
-    INCIDENT_SLOW,    /* it goes on, but later than the others */
+    INCIDENT_FROZEN,  /* a process, its machine or its device makes no progress */
+    INCIDENT_SLOW,    /* progress continues, but later than the others' */
     INCIDENT_STORAGE, /* a file system does not answer, or refuses */
     INCIDENT_DATA,    /* the training data is invalid */
     INCIDENT_NUMBERS, /* gradients or losses are unusable for training */
-    INCIDENT_REFUSED, /* anything else that the ranks say they cannot go on with */
+    INCIDENT_REFUSED, /* any other reason for which ranks cannot continue */
     INCIDENT_VERDICTS,
 } incident_verdict;
 
@@ -68,7 +68,7 @@ enum { HISTORY_ENTRIES = 2000 };
 
 typedef struct history history;
 
-/* Where a rank is, as its training thread says (watchdog_at()). Texts must live as long as the watchdog. */
+/* A rank's position as its training thread reports it (watchdog_at()). Texts must live as long as the watchdog. */
 typedef struct watchdog_position {
     int64_t time; /* CLOCK_MONOTONIC, nanoseconds; history_add fills it in */
     int64_t step;

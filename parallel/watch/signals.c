@@ -7,8 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Launchers and batch systems deliver one request twice (to the process, and forwarded to it): signals so close
- * together are one. */
+/* Launchers and batch systems deliver one request twice (to the process, and forwarded to it): signals this close
+ * together count as one. */
 #define ONE_REQUEST_NANOSECONDS 1000000000LL
 
 static const struct {

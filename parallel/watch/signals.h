@@ -17,15 +17,15 @@ typedef enum signals_request { SIGNALS_NONE, SIGNALS_SAVE, SIGNALS_STOP } signal
 /* Notes whether SIGHUP is ignored. A program names it in its .preinit_array: its functions run before libraries are
  * initialised; otherwise the state at signals_install counts. */
 void signals_note_hangup(void);
-/* Catch them from now on; again where a library may have taken them meanwhile. */
+/* Catches them from now on; must be called again after libraries that may have taken them. */
 void signals_install(void);
-/* The most that has been asked for. */
+/* The strongest request so far. */
 signals_request signals_pending(void);
-/* "SIGTERM": the signal that asked to stop; "a signal" if it reached another rank. */
+/* The name of the signal that asked to stop, "SIGTERM"; "a signal" if it reached another rank. */
 const char *signals_name(void);
-/* All ranks have saved: the request is fulfilled, on whichever rank it arrived, or just arrives. */
+/* Notes that all ranks have saved: the request is fulfilled, on whichever rank it arrived, or just arrives. */
 void signals_saved(void);
-/* The work of all ranks is done and agreed on, and this process is about to end with `status` (0 to 255): a signal that
- * would end it at once gives that status, too. Launchers send one to the ranks that end last: srun
+/* Notes that the work of all ranks is done and agreed on, and that this process is about to end with `status` (0 to
+ * 255): a signal that would end it at once gives that status, too. Launchers send one to the ranks that end last: srun
  * --kill-on-bad-exit sees a first rank end with 75, and must not see 143 of another. */
 void signals_done(int status);

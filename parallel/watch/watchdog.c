@@ -82,7 +82,7 @@ int history_read(const history *h, watchdog_position *out)
 
 /* ---- where this rank is ---- */
 
-/* The fields' releases keep them after the odd version, the readers' acquires before the second look at it: no fences,
+/* The fields' releases keep them after the odd version, the readers' acquires before the second read of it: no fences,
  * which the thread sanitizer does not know. */
 #define PUT(member, value) atomic_store_explicit(&s->member, value, memory_order_release)
 
@@ -230,14 +230,14 @@ incident watchdog_incident(watchdog *w, watchdog_text *text, incident_verdict ve
     return i;
 }
 
-/* Where rank 0 cannot write, one rank of each node does. */
+/* True if this rank writes for its node, because rank 0 cannot write. */
 static bool leads_node(const struct watchdog *w)
 {
     const comm *job = atomic_load(&w->job);
     return w->rank == 1 || (job ? comm_local_rank(job) == 0 : w->rank == 0);
 }
 
-/* ---- a rank's view of itself --------- */
+/* ---- a rank's view of itself ---- */
 
 /* Warns once for each time that storage holds a rank up, a minute after it began, or earlier if the limit is short: a
  * person may help before the job ends. `warned`: time of the last progress when the last warning was given. */
@@ -279,7 +279,7 @@ static void watch_beside(watchdog *w, double time)
     atomic_store(&w->failing, WATCHDOG_FAILED);
 }
 
-/* This rank has failed: as a frame. False if it has not. */
+/* Makes a frame of this rank's failure; false if it has not failed. */
 static bool failed_frame(watchdog *w, watchdog_frame *f)
 {
     if (atomic_load(&w->failing) != WATCHDOG_FAILED)
@@ -418,7 +418,7 @@ static void leaf_turn(watchdog *w, double time, bool beats)
     if (!w->told && failed_frame(w, &own)) {
         w->told = true;
         watchdog_link_send(&w->links[0], &own);
-        w->own.moved = time; /* rank 0's judgement comes; if it does not, this rank's own after the grace */
+        w->own.moved = time; /* rank 0 judges; otherwise this rank does after the grace */
     } else if (beats) {
         watchdog_link_send(&w->links[0], &own);
     }
@@ -446,12 +446,12 @@ static void alone_turn(watchdog *w, double time)
         watchdog_end_here(w, &own, CAUSE_FAILED, 0, true);
     double quiet = time - w->own.moved;
     if (quiet > atomic_load(&w->limit[own.phase]))
-        watchdog_end_here(w, &own, CAUSE_STUCK, quiet, w->rank < 2); /* rank 0 may be the one that is frozen */
+        watchdog_end_here(w, &own, CAUSE_STUCK, quiet, w->rank < 2); /* rank 0 may be frozen */
 }
 
 /* ---- the thread ---- */
 
-/* Everything heard until now is forgiven: at the start, and after this process itself was stopped. */
+/* Resets all timers: at the start, and after this process itself was stopped. */
 static void forgive(watchdog *w, double time)
 {
     w->own.heard = w->own.moved = w->beside.moved = time;
@@ -511,7 +511,7 @@ static void *watch(void *argument)
 
 static status start(watchdog *w)
 {
-    /* signals are for the thread that trains */
+    /* signals are for the training thread */
     sigset_t all, before;
     sigfillset(&all);
     atomic_store(&w->stopping, false);
@@ -549,7 +549,7 @@ static void release(watchdog *w)
     free(w);
 }
 
-/* These links from now on; the thread must not run. */
+/* Uses these links from now on; the thread must not run. */
 static void take_links(watchdog *w, int ranks, watchdog_link *links)
 {
     unsigned long count = w->rank ? 1 : (unsigned long)ranks;
@@ -587,14 +587,14 @@ status watchdog_open(watchdog **out, const watchdog_limits *limits, watchdog_wri
     return STATUS_OK;
 }
 
-/* The thread begins anew with links; while it is away, joining watches itself (watchdog_link_star has limits). */
+/* Restarts the thread with links; meanwhile joining watches itself (watchdog_link_star has limits). */
 status watchdog_join(watchdog *w, comm *c)
 {
     if (!w)
         return STATUS_OK;
     int rank = comm_rank(c), ranks = comm_ranks(c);
     watchdog_link *links = must_calloc(rank ? 1 : (unsigned long)ranks, sizeof *links);
-    status s = watchdog_link_star(links, c); /* still watched alone: somebody may be frozen already */
+    status s = watchdog_link_star(links, c); /* still watched alone: a rank may be frozen already */
     if (s != STATUS_OK) {
         free(links);
         return s;

@@ -100,7 +100,7 @@ bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports,
     return false;
 }
 
-/* ---- a rank's report of itself ----- */
+/* ---- a rank's report of itself ---- */
 
 #define GET(member) atomic_load_explicit(&s->member, memory_order_acquire)
 
@@ -219,7 +219,7 @@ status watchdog_scribe_open(watchdog *w, watchdog_write *write, void *context)
     return STATUS_OK;
 }
 
-/* Has it written, and waits for it a while. */
+/* Has the scribe write the incident, and waits for it for WRITE_SECONDS. */
 static void write_down(watchdog *w, const incident *what, bool ours)
 {
     if (!w->scribe.write)
@@ -282,8 +282,8 @@ int watchdog_end_links(const struct watchdog *w)
     return !w->links ? 0 : w->rank ? 1 : w->ranks;
 }
 
-/* Read until the others have closed. A socket closed with unread bytes in it is reset, and the reset overtakes our last
- * frame. */
+/* Reads until the others have closed. A socket closed with unread bytes in it is reset, and the reset overtakes our
+ * last frame. */
 void watchdog_end_drain(struct watchdog *w, double seconds)
 {
     double until = clock_seconds() + seconds;
@@ -315,7 +315,7 @@ void watchdog_end_bye(struct watchdog *w)
     }
 }
 
-/* Not through a stream: a thread that is stuck may hold it. One write a line. */
+/* Writes a line at once, past the streams: a stuck thread may hold one. */
 static void say(const struct watchdog *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(const struct watchdog *w, const char *format, ...)
 {
@@ -340,7 +340,7 @@ void watchdog_end_look(struct watchdog *w, double time)
     w->own.heard = time;
 }
 
-/* A thread that has failed ends the process in its own manner. */
+/* Leaves ending the process to a thread that has failed, if one waits. */
 static _Noreturn void leave_process(struct watchdog *w)
 {
     atomic_store(&w->failing, WATCHDOG_SAID);
@@ -357,7 +357,7 @@ static void judge_words(char *out, size_t bytes, const watchdog_frame *culprit, 
              words_of(why, culprit), said ? ": " : "", said ? culprit->words : "");
 }
 
-/* Ends the job at rank 0, or alone: judges, prints every rank's position, sends the others the same, and exits. */
+/* Ends the job at rank 0, or alone: prints the judgement and every rank's position, tells the others, and exits. */
 _Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause why)
 {
     char where[512], words[INCIDENT_WORDS + 256];
@@ -392,7 +392,7 @@ _Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause 
     leave_process(w);
 }
 
-/* Elsewhere: rank 0's judgement, or this rank's own. */
+/* Ends this rank elsewhere, after rank 0's judgement or its own. */
 _Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culprit, watchdog_cause why, double quiet,
                                  bool ours)
 {
@@ -405,7 +405,7 @@ _Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culpr
     say(w, "%s; last in %s; this rank is in %s. The job ends.", words, where, here);
     incident what = watchdog_end_incident(&end, verdict_of(why, &end), w->ranks, quiet, words);
     what.ends = true;
-    if (why == CAUSE_STUCK && end.phase == DURING_START && !end.storage) { /* it is not this rank that is to blame */
+    if (why == CAUSE_STUCK && end.phase == DURING_START && !end.storage) { /* this rank is not to blame */
         what.rank = -1;
         what.host = NULL;
     }

@@ -1,5 +1,5 @@
-/* Inside the watchdog: where a rank is, the sockets, who is to blame, the state, and the end of a job. For watchdog.c,
- * watchdog_link.c and watchdog_end.c alone. */
+/* The watchdog's internals: a rank's position, the sockets, the judgement, the state, and the end of a job. Used only
+ * by watchdog.c, watchdog_link.c and watchdog_end.c. */
 #pragma once
 
 #include <poll.h>
@@ -39,9 +39,9 @@ watchdog_view watchdog_slot_read(const watchdog_slot *s);
 typedef enum watchdog_frame_kind {
     WATCHDOG_HELLO,
     WATCHDOG_WELCOME,
-    WATCHDOG_BEAT, /* I am here */
-    WATCHDOG_BYE,  /* I leave, all is well */
-    WATCHDOG_FAIL, /* I fail: `verdict` and `words` say why */
+    WATCHDOG_BEAT, /* this rank is alive */
+    WATCHDOG_BYE,  /* this rank leaves, all is well */
+    WATCHDOG_FAIL, /* this rank fails: `verdict` and `words` say why */
     WATCHDOG_END,  /* rank 0's judgement: `rank` is to blame, this was its position, `cause` says why */
 } watchdog_frame_kind;
 
@@ -69,12 +69,12 @@ typedef struct watchdog_link {
     char host[INCIDENT_HOST]; /* the other side's */
 } watchdog_link;
 
-/* Collective: connect. `links` is [ranks] at rank 0 (its own stays unused), and [1] elsewhere. */
+/* Connects the ranks; collective. `links` is [ranks] at rank 0 (its own stays unused), and [1] elsewhere. */
 status watchdog_link_star(watchdog_link *links, comm *c);
 void watchdog_link_close(watchdog_link *l);
-/* Send, unless an earlier frame still blocks the way. False: the connection is broken. */
+/* Sends, unless an earlier frame still blocks the way. False: the connection is broken. */
 bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f);
-/* 1: a frame arrived; 0: none has; -1: the other side is gone */
+/* Returns 1: a frame arrived; 0: none has; -1: the other side is gone. */
 int watchdog_link_receive(watchdog_link *l, watchdog_frame *out);
 
 /* ---- the rank that holds up the job: a pure function of every rank's report, no socket, no clock ---- */
@@ -85,11 +85,11 @@ typedef enum watchdog_cause {
     CAUSE_STUCK,
     CAUSE_CIRCLE,
     CAUSE_LEFT,
-    CAUSE_FAILED, /* it said so itself */
+    CAUSE_FAILED, /* the rank said so itself */
     WATCHDOG_CAUSES,
 } watchdog_cause;
 
-/* Rank 0's knowledge of one rank. */
+/* The state of one rank as last heard. */
 typedef struct watchdog_report {
     watchdog_frame last;
     double heard, moved; /* seconds: when its last frame came; when it last made progress */
@@ -99,17 +99,17 @@ typedef struct watchdog_report {
 /* The longest limit of the phases of ranks that do not wait for another rank: others may wait for them. */
 double watchdog_judge_patience(const watchdog_report *reports, int ranks, const watchdog_limits *limits);
 
-/* True if a rank is over its limit; then *culprit is the rank that holds up the others, and *why says how. Ranks with a
+/* True if a rank is over its limit; then *culprit is the rank that blocks the others, and *why says how. Ranks with a
  * limit of their own below the job's patience are excused: their time begins anew. `beat`: seconds between frames. */
 bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports, int ranks, double time,
                     const watchdog_limits *limits, double beat);
 
-/* ---- the state, a rank's report of itself, and the end of a job ----- */
+/* ---- the state, a rank's report of itself, and the end of a job ---- */
 
-/* A rank that sees itself stuck, and hears no judgement for so much longer, ends alone. */
+/* Seconds after which a rank that sees itself stuck, and hears no judgement, ends alone. */
 #define WATCHDOG_GRACE 4.0
 
-/* How a rank's own failure becomes known. */
+/* Stages of a rank's own failure becoming known. */
 enum { WATCHDOG_FINE, WATCHDOG_FAILING, WATCHDOG_FAILED, WATCHDOG_SAID };
 
 /* A thread that waits for the end: it writes the incident while the watchdog's thread keeps the time, because the
@@ -145,7 +145,7 @@ struct watchdog {
     char fail_words[INCIDENT_WORDS];
 
     watchdog_link *links;     /* [ranks] at rank 0; [1] elsewhere; NULL while alone */
-    watchdog_report *reports; /* [ranks] at rank 0; elsewhere [1], of rank 0 */
+    watchdog_report *reports; /* [ranks] at rank 0; elsewhere [1], rank 0's */
     watchdog_report own;
     struct {
         uint64_t moves;
@@ -156,7 +156,7 @@ struct watchdog {
     watchdog_frame lost;          /* rank 0: the first rank that has only lost touch with another */
     double lost_at;               /* when it said so; 0: none has */
     double patience;              /* the job's, as rank 0 says */
-    double woke;                  /* when the thread last came back from having been away */
+    double woke;                  /* when the thread last returned from having been stopped */
     struct pollfd *polled;        /* one a link, and the pipe's end */
     int pipe[2];                  /* a byte wakes the thread */
     _Atomic bool stopping;
@@ -168,25 +168,25 @@ status watchdog_scribe_open(watchdog *w, watchdog_write *write, void *context);
 void watchdog_scribe_close(watchdog *w);
 
 watchdog_limits watchdog_end_limits(const struct watchdog *w);
-/* The shortest of them. */
+/* The shortest limit. */
 double watchdog_end_shortest(const struct watchdog *w);
-/* This rank's place. */
+/* Fills a frame with this rank's position. */
 void watchdog_end_frame(struct watchdog *w, watchdog_frame *f, watchdog_frame_kind kind);
-/* The same as of the watchdog's thread's last look, and when it moved. */
+/* Notes this rank's position as seen by the watchdog's thread, and when it moved. */
 void watchdog_end_look(struct watchdog *w, double time);
-/* "step 3, micro-batch 1, forward, op layer 3/mlp/down, waiting for rank 2" */
+/* Writes "step 3, micro-batch 1, forward, op layer 3/mlp/down, waiting for rank 2". */
 void watchdog_end_describe(char *out, size_t bytes, const watchdog_frame *f);
 incident watchdog_end_incident(const watchdog_frame *f, incident_verdict verdict, int ranks, double quiet,
                                const char *words);
 
 int watchdog_end_links(const struct watchdog *w);
-/* This rank leaves in peace. */
+/* Says goodbye to the others. */
 void watchdog_end_bye(struct watchdog *w);
-/* Read until the others have closed, or so long. */
+/* Reads until the others have closed, or for `seconds`. */
 void watchdog_end_drain(struct watchdog *w, double seconds);
 
-/* Ends the job at rank 0, or alone: judges, prints every rank's position, sends the others the same, and exits. */
+/* Ends the job at rank 0, or alone: prints the judgement and every rank's position, tells the others, and exits. */
 _Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause why);
-/* Elsewhere: rank 0's judgement, or this rank's own. `ours`: this rank is the one to record it. */
+/* Ends this rank elsewhere, after rank 0's judgement or its own. `ours`: this rank is the one to record it. */
 _Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culprit, watchdog_cause why, double quiet,
                                  bool ours);

@@ -57,13 +57,13 @@ bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f)
     if (!flush_owed(l))
         return false;
     if (l->owed)
-        return true; /* it does not read: a newer frame will do as well */
+        return true; /* the other side does not read: a newer frame will do */
     l->out = *f;
     l->owed = sizeof l->out;
     return flush_owed(l);
 }
 
-/* Whatever arrived indexes no table outside of it, and its texts end. */
+/* Ends a received frame's texts, and checks that its indices are within their tables. */
 static bool check(watchdog_frame *f)
 {
     char *ends[] = {f->action + sizeof f->action, f->op + sizeof f->op, f->host + sizeof f->host,
@@ -94,7 +94,7 @@ int watchdog_link_receive(watchdog_link *l, watchdog_frame *out)
     }
 }
 
-/* Wait for one frame of this kind that knows the token. */
+/* Waits for one frame of this kind that knows the token. */
 static bool await_frame(watchdog_link *l, watchdog_frame *f, watchdog_frame_kind kind, uint64_t token, double seconds)
 {
     for (double until = clock_seconds() + seconds, left; (left = until - clock_seconds()) > 0;) {
@@ -151,7 +151,7 @@ static void list_addresses(invitation *all, uint16_t port)
     freeifaddrs(list);
 }
 
-/* One socket for both families where there is IPv6; returns the descriptor or -1, and the port in network order. */
+/* Opens one socket for both families if there is IPv6; returns the descriptor or -1, and the port in network order. */
 static int listen_anywhere(uint16_t *port)
 {
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
@@ -180,7 +180,7 @@ static int listen_anywhere(uint16_t *port)
     return fd;
 }
 
-/* Every rank costs a descriptor. */
+/* Each rank needs a descriptor. */
 static void allow_descriptors(int count)
 {
     struct rlimit limit;

@@ -1,4 +1,4 @@
-/* The backend `nccl`: groups whose operands lie on GPUs. It is in the CUDA shared object.
+/* The backend `nccl`: groups with operands on GPUs. It is in the CUDA shared object.
  *
  * A group is one NCCL communicator, or shares that of an earlier group. NCCL runs one kernel of a communicator at a
  * time, and a kernel that waits for another rank keeps its multiprocessors: so messages have a communicator for each
@@ -31,9 +31,9 @@
 
 enum { OLDEST = NCCL_VERSION(2, 26, 0) };
 
-/* Blocks of a kernel, one a multiprocessor: a message's, and a collective's of few bytes (loss, norm); others have
+/* Blocks of a kernel, one a multiprocessor, for messages and for collectives of few bytes (loss, norm); others have
  * NCCL's own number, 32 at most. Four edges, gradients and activations that all wait at once then leave an A100's 108 a
- * dozen, and eight blocks still fill a link between nodes. Buffers are made for each block, too. */
+ * dozen, and eight blocks still fill a link between nodes. NCCL makes buffers for each block, too. */
 enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
 
 /* The first version that takes graph usage in a communicator's config; before, the environment says it for all. */
@@ -44,11 +44,11 @@ enum { FIRST_WITH_GRAPH_CONFIG = NCCL_VERSION(2, 29, 0) };
 enum { OLDEST_ORDERED_CAPTURE = 12090 };
 
 typedef struct communicator {
-    ncclComm_t handle; /* NULL: no member asks it for anything */
-    int groups;        /* that use it */
+    ncclComm_t handle; /* NULL: no member uses it */
+    int groups;        /* number of groups that use it */
 } communicator;
 
-/* float8 is no type of sums here, so none of it is listed. */
+/* float8 has no sums here, so it is not listed. */
 static const struct {
     ncclDataType_t type;
     bool known;
@@ -177,7 +177,7 @@ static void (*const launches[COMM_KINDS])(const launch *l) = {
     [COMM_RECEIVE] = receive_from,  [COMM_EXCHANGE] = exchange,
 };
 
-/* Several tensors in one launch. */
+/* Launches several tensors together. */
 static void launch_pieces(launch whole)
 {
     NCCL_MUST(ncclGroupStart());
@@ -252,8 +252,8 @@ enum { IS_MESSAGE = 1u << COMM_SEND | 1u << COMM_RECEIVE | 1u << COMM_EXCHANGE }
 
 /* ---- the first use of everything ---- */
 
-/* NCCL chooses an algorithm by kind, type and size, and connects it when it first chooses it. Beyond the largest size
- * here the choice no longer changes. */
+/* NCCL chooses an algorithm by kind, type and size, and connects it when it first chooses it. The choice is the same
+ * for all sizes above the largest here. */
 enum { WARM_GROWTH = 4, WARM_MOST = 256 << 20 };
 
 typedef struct warming {

@@ -85,7 +85,7 @@ static double entropy_of(const loads *l, const int32_t *counts, int64_t sum)
     return l->experts > 1 ? entropy / log((double)l->experts) : 1;
 }
 
-/* ---- all ------------------------------------------------------------------------------------------------------- */
+/* ---- all layers -------------------------------------------------------------------------------------------------- */
 
 loads_facts loads_judge(const loads *l, const int32_t *counts)
 {

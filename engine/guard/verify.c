@@ -221,7 +221,7 @@ static void bring_back(verify *v, const device_rows *rows, int64_t at)
     count_bytes(v, 2 * rows->rows * rows->bytes);
 }
 
-/* ---- observing --------------------------------------------------------------------------------------------------- */
+/* ---- observer of ops --------------------------------------------------------------------------------------------- */
 
 static void took(verify *v, bool busy, double began)
 {

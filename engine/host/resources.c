@@ -282,7 +282,7 @@ static void gpus_close(resources_gpus *g)
     free(g);
 }
 
-/* ---- counters of this host as the kernel keeps them ---- */
+/* ---- kernel counters of this host ---- */
 
 static FILE *open_below(const char *root, const char *name)
 {

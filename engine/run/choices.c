@@ -161,7 +161,7 @@ status choices_write(const choices *c, const char *path)
     return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
-/* ---- among ranks ----------------------------------------------------------------------------------------------- */
+/* ---- agreement of the ranks -------------------------------------------------------------------------------------- */
 
 /* Returns the members' lists as one table, each padded to `*most` entries with empty keys; the caller frees it. */
 static device_choice *gather(int *most, comm_group *all, const device_choice *mine, int count)

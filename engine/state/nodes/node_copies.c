@@ -296,7 +296,7 @@ void node_copies_forget(node_copies *k)
         log_warn("copies in memory: %s", status_message());
 }
 
-/* ---- keeping ---- */
+/* ---- saving copies ---- */
 
 /* Fails with advice unless memory has room for two generations of this node's and a neighbour's shares. */
 static status check_room(const node_copies *k)
@@ -510,7 +510,7 @@ status node_copies_spread(node_copies *k, const char *name)
     return STATUS_OK;
 }
 
-/* ---- going on from them ---- */
+/* ---- restoring from copies ---- */
 
 /* State of a share: a byte each, exchanged between ranks. */
 enum { MISSING, ARRIVED, UNKNOWN /* reading or writing failed */ };

@@ -97,7 +97,7 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
     return met.rows > 0 && q->of.part.size[in_dim] > 0;
 }
 
-/* ---- where they lie -------------------------------------------------------------------------------------------- */
+/* ---- access to the arena ----------------------------------------------------------------------------------------- */
 
 /* Borrows a piece's `data`, an address in the arena, which may be a device's, as host memory. */
 static void *borrow(void *context, const void *data, int64_t bytes)

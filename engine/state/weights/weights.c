@@ -22,7 +22,7 @@
 #define MODEL  "model"
 #define MASTER "master"
 
-/* ---- weights of 4 bits, dequantised ---- */
+/* ---- dequantisation of mxfp4 ---- */
 
 /* Values by a sign, two bits of exponent and one of fraction. */
 static const float mxfp4_values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
@@ -326,7 +326,7 @@ static status open_checkpoint(weights *w, const char *path)
     return STATUS_OK;
 }
 
-/* ---- both ---- */
+/* ---- both formats ---- */
 
 /* True if a file of that name exists. */
 static bool has(const char *folder, const char *name)
@@ -568,7 +568,7 @@ status weights_tokenizer(tokenizer **out, const weights *w)
     return status_fail(STATUS_FAILED, "%s has no tokenizer: put tokenizer.json or tokenizer.model there", w->folder);
 }
 
-/* ---- sizes of a configuration ---- */
+/* ---- sizes from the model's files ---- */
 
 /* Takes the size from the tokenizer that made, or will make, the data. */
 static status take_vocabulary(config *c)

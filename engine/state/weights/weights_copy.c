@@ -55,7 +55,7 @@ static int64_t bytes_of(const safetensors_tensor *t)
     return box_volume(t->dims, t->shape) * dtype_bytes(t->type);
 }
 
-/* ---- from one thread that reads to one that writes ---- */
+/* ---- a reading and a writing thread ---- */
 
 /* A ring of buffers: the reader fills the next one while the writer empties the previous ones. */
 typedef struct ring {
@@ -343,7 +343,7 @@ static status copy_companions(const copy *c)
     return tokenizer_export(t, c->folder, weights_shape(c->from), tokens);
 }
 
-/* ---- all of it ---- */
+/* ---- the whole folder ---- */
 
 /* Returns how a tensor is stored: with a dimension of experts if Hugging Face's files have one. */
 static safetensors_tensor stored_as(const copy *c, int i)
@@ -484,7 +484,7 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     return status_fail(s, "%s", message);
 }
 
-/* ---- a model with experts out of a dense one ---- */
+/* ---- upcycling of a dense model ---- */
 
 struct upcycle {
     weights *from;

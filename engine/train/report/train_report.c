@@ -521,7 +521,7 @@ status training_report_undone(training *t, const report_event *what)
     return STATUS_OK;
 }
 
-/* ---- a run that is done ------------------------------------------------------------------------------------------ */
+/* ---- the closing line -------------------------------------------------------------------------------------------- */
 
 void training_say_done(const training *t)
 {
@@ -541,7 +541,7 @@ void training_say_done(const training *t)
              (long long)t->at.step, tokens, took, best, t->folder, t->folder, t->folder);
 }
 
-/* ---- the end ---------------------------------------------------------------------------------------------------- */
+/* ---- the end of a run -------------------------------------------------------------------------------------------- */
 
 /* Returns the end of the arena in use, from the ops' operands, independent of the planner. */
 static int64_t arena_used(const compiled *c)

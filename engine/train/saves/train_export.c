@@ -182,7 +182,7 @@ static void export_all(void *context)
     }
 }
 
-/* ---- beginning -------------------------------------------------------------------------------------------------- */
+/* ---- start of the exporter --------------------------------------------------------------------------------------- */
 
 /* Removes "step-00000100.tmp" and "step-00000100.old", the latter unless it is the only copy of the export. */
 static status tidy(const char *exports)

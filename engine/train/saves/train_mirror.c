@@ -111,7 +111,7 @@ static status claim(training *t, beginning *b, const mirror_owner *there)
     return *there->run ? STATUS_OK : mirror_prefix_claim(b->s, &b->prefix, &mine);
 }
 
-/* ---- where a run begins ------------------------------------------------------------------------------------------ */
+/* ---- start of a run ---------------------------------------------------------------------------------------------- */
 
 typedef struct bar {
     report_progress bar;
@@ -262,8 +262,6 @@ status training_mirror_begin(training *t, bool aside)
         s = fetch_origin(t);
     return comm_all_status(comm_world(t->world), s);
 }
-
-/* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 /* ---- uploads: rank 0's thread and its reports ---- */
 

@@ -286,7 +286,7 @@ static status begin_branch(training *t)
     return STATUS_OK;
 }
 
-/* ---- which one ------------------------------------------------------------------------------------------------- */
+/* ---- choice of a checkpoint -------------------------------------------------------------------------------------- */
 
 /* Rank 0: finds checkpoints to continue from. If there are none, fails if one was ever saved: the disk of the
  * checkpoints may not be mounted. */

@@ -47,7 +47,7 @@ static void fill_scalars(training *t, double rate)
 
 /* ---- blocks of data in an object store, fetched before steps and evaluations read them ---- */
 
-/* Longest time ahead of which blocks are fetched. */
+/* Longest time by which blocks are prefetched, in seconds. */
 static const double AHEAD_SECONDS = 120;
 
 /* Restarts prefetching at the run's position if it is not the expected one: the run has begun, or gone back. */

@@ -248,7 +248,7 @@ static void print_attention(FILE *out, const plan *p)
                 bytes);
 }
 
-/* Prints a context rank's receipts for a layer and micro-batch, and the price of the other way. */
+/* Prints the bytes that a context rank gathers per layer and micro-batch, and the price of the other way. */
 static void print_latents(FILE *out, const plan *p)
 {
     const compile_options *o = &p->options;

@@ -455,7 +455,7 @@ static int sharing_ranks(const search_layout *l, axis a, tensor_class class)
     return storage_shares(l->of.zero, class) ? grid_group_size(&g, a) : 1;
 }
 
-/* A rank's part of some layers' bytes of this class: experts are divided along their data parallel group. */
+/* A rank's part of some layers' bytes of this class: experts are divided in their expert data parallel group. */
 static double own_part(const search_layout *l, tensor_class class, const part *of, double all)
 {
     double experts = expert_share(of);

@@ -211,7 +211,7 @@ static void record_head(recorded *out, const compiled *c)
         int64_t shape[] = {own->shape[0] * r->grid.group[AXIS_VOCABULARY].ranks, own->shape[1]};
         placements place = own->place;
         place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
-        ends->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place); /* of shape [stages] */
+        ends->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place); /* all stages */
         ends->input_cotangent = layer_head_loss(r, l, &in, pass, &h[pass], ends->output_cotangent);
     }
     recorder_layer(r, -1);

@@ -116,7 +116,7 @@ typedef struct queue {
 typedef struct link {
     double from[BUSY], to[BUSY];
     double owed;     /* owed by groups: seconds that messages took of the link while a group used it */
-    int count, axis; /* number and axis of the latest uses */
+    int count, axis; /* number of uses; axis of the latest */
 } link;
 
 typedef struct request {

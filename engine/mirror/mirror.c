@@ -118,7 +118,7 @@ static status read_part(int file, char *to, int64_t offset, int64_t bytes)
     return STATUS_OK;
 }
 
-/* *crc: the checksum of all bytes before the last part. Fails before a file with other bytes is published. */
+/* Fails unless the file has the manifest's checksum, before it is published. */
 static status check_sum(const manifest_file *f, uint32_t crc)
 {
     return !f->has_crc32c || f->crc32c == crc

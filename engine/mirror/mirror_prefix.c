@@ -162,7 +162,7 @@ status mirror_prefix_confirm(bool *mine, object_store *s, const mirror_prefix *p
     return STATUS_OK;
 }
 
-/* ---- which checkpoints there are -------------------------------------------------------------------------------- */
+/* ---- the list of checkpoints ------------------------------------------------------------------------------------ */
 
 status mirror_prefix_latest(char out[MIRROR_NAME], object_store *s, const mirror_prefix *p)
 {

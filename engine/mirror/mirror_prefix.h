@@ -52,7 +52,7 @@ status mirror_prefix_hold(object_store *s, const mirror_prefix *p, const char *i
 /* True if the start still holds it. */
 status mirror_prefix_confirm(bool *mine, object_store *s, const mirror_prefix *p, const char *id);
 
-/* ---- which checkpoints there are ---- */
+/* ---- its checkpoints ---- */
 
 /* Reads the name in `latest`; out is "" if there is no such object. */
 status mirror_prefix_latest(char out[MIRROR_NAME], object_store *s, const mirror_prefix *p);

@@ -99,7 +99,7 @@ void object_listing_free(object_listing *l); /* one that is all zero is accepted
 
 /* Writes a whole object of at most 5 GiB with its checksum; replaces an existing one. */
 status object_put(object_store *s, const char *key, const void *data, int64_t bytes);
-/* Likewise, but only if there is no such object; *made false: one with other bytes exists, and stays. One of several
+/* Writes an object unless its key is taken; *made false: one with other bytes exists, and stays. One of several
  * concurrent writers succeeds if the store knows conditional writes; otherwise the object is read back, so that the
  * others fail unless they write within the same moment. An object with the same bytes counts as made by this call (its
  * answer may have been lost), so the bytes should name their writer. */

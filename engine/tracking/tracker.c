@@ -340,7 +340,7 @@ static status read_batch(batch *b, tracker *t)
     return s;
 }
 
-/* Marks the batch as handled, unless lines were dropped meanwhile: then its remaining lines are read again. */
+/* Marks the batch as handled, unless lines were dropped meanwhile: then its other lines are read again, and known. */
 static void pass(tracker *t, const batch *b, bool refused)
 {
     WORKER_HELD(&t->worker);

@@ -48,7 +48,7 @@ void etcd_revoke(etcd *e, int64_t lease);
 /* Reads all keys with this prefix: an array of {"key", "value", "revision"} (of its last change), which the caller
  * frees. An answer is bounded, and entries that were not requested are left out. */
 status etcd_read(json_t **out, etcd *e, const char *prefix);
-/* Likewise, from an answer to such a request. */
+/* Returns the pairs in an answer to such a request. */
 json_t *etcd_pairs(const json_t *answer, const char *prefix);
 /* Writes a key; lease 0: it stays. A NULL value deletes it. */
 status etcd_write(etcd *e, const char *key, const char *value, int64_t lease);

@@ -162,7 +162,7 @@ static status take(bool *done, membership *m, const json_t *pairs, int slot, int
     return s;
 }
 
-/* Rates a slot: 4: our former one; 3, 2: never used; 1: left by another island; 0: not ours to take. */
+/* Rates a slot: 4: our former one; 3: unused, the hint; 2: unused; 1: left by another island; 0: not ours to take. */
 static int fitness(const membership *m, const json_t *pairs, int slot)
 {
     const json_t *name = find_pair(pairs, "name", slot);

@@ -87,7 +87,7 @@ typedef struct roster {
 
 /* Reads a roster from membership_roster's text; `trusted` NULL: trusts every key. */
 status roster_read(roster *out, const char *text, const keys *trusted);
-/* Likewise from the pairs, which the caller keeps alive as long as the roster. */
+/* Reads it from the pairs, which the caller keeps alive as long as the roster. */
 void roster_read_pairs(roster *out, const json_t *pairs, const keys *trusted);
 /* Reads `head` alone; members stay unchanged. */
 void roster_read_head(roster *out, const json_t *value, int64_t revision);

@@ -178,8 +178,8 @@ void outer_drop_fetch(outer *o, int slot);
 int outer_fetched(outer *o, int slot);
 /* Continues fetching the slot's offer `id`; true when this rank has it (o->fetches.got). */
 bool outer_fetch_offer(outer *o, int slot, int64_t id);
-/* Likewise for these slots' offers for a merge; gossip: for that or a later one. Returns the slots with changes that
- * all ranks hold, including this island's own. Collective. */
+/* Continues fetching these slots' offers for a merge; gossip: for that or a later one. Returns the slots with changes
+ * that all ranks hold, including this island's own. Collective. */
 uint64_t outer_fetch_offers(outer *o, int64_t merge, uint64_t from);
 /* Returns the slots with changes that some rank has refused. Collective. */
 uint64_t outer_refused(const outer *o);

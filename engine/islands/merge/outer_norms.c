@@ -86,7 +86,7 @@ static double usual_norm(const outer *o, int slot)
 static double norm_limit(const outer *o, int slot)
 {
     double usual = usual_norm(o, slot), sum = 0;
-    if (usual > 0) /* a change no larger than this island's own is no attack */
+    if (usual > 0) /* a norm that is large for all, this island included, is no attack */
         return MOST_TIMES * fmax(usual, o->fetches.own_norm);
     for (int i = 0; i < o->units.mine_count; i++) {
         const outer_unit *m = &o->units.mine[i];

@@ -407,7 +407,7 @@ static void decide(server *v, int slot, roster_refusal refusal)
     comm_broadcast_bytes(comm_world(v->world), &v->number, sizeof v->number, 0);
 }
 
-/* Decides on the next slot in turn that is due an answer. */
+/* Answers the next slot with an open offer, in round-robin order. */
 static void decide_next(server *v)
 {
     outer *o = &v->core;
@@ -433,7 +433,7 @@ static void look_for_decision(server *v)
         won |= r->part[i].slot == v->slot && r->part[i].id == v->wanted.id;
     if (won)
         conclude(v);
-    bool lost = !won && r->reached && r->settled >= v->number; /* withdrawn before: the change stays the island's */
+    bool lost = !won && r->reached && r->settled >= v->number; /* withdrawn: the island keeps its change */
     if (lost && v->wanted.refusal == ROSTER_TAKEN)
         server_journal_drop(v, v->core.merge + 1);
     if (won || lost)

@@ -21,7 +21,7 @@ typedef struct server {
     int64_t base, number; /* merge that the change is based on; number of the writing (membership.h) */
     double share;         /* factor of the change */
     int last;             /* slot of the last answer: the next slot comes first now */
-    double alone;         /* time since no island is there; 0: some are */
+    double alone;         /* time since the last island left */
     int64_t refused;      /* changes refused by this process */
 
     /* files */

@@ -100,7 +100,7 @@ static int64_t block_bytes(const blocks_object *o, int64_t block)
     return left < o->block ? left : o->block;
 }
 
-/* True if the threads are to end, or the caller has told the reader to. */
+/* True if the threads are to end, or the caller has set `stop`. */
 static bool is_stopped(const blocks *b)
 {
     const atomic_bool *told = b->settings.limits.stop;

@@ -26,7 +26,7 @@ enum { BLOCKS_BYTES = 8 << 20, BLOCKS_SMALL = 512 << 10 };
 typedef enum blocks_use {
     BLOCKS_KEPT,     /* keeps blocks in the folder */
     BLOCKS_ONCE,     /* keeps no folder and does not warn: some bytes here and there */
-    BLOCKS_IN_ORDER, /* likewise without a folder, one object after another, each from beginning to end: the next two
+    BLOCKS_IN_ORDER, /* neither keeps a folder nor warns; reads objects one by one, from beginning to end: the next two
                       * blocks are fetched ahead, and all blocks together must match the store's checksum */
 } blocks_use;
 

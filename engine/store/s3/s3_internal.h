@@ -59,7 +59,7 @@ typedef struct s3_reply {
 /* Asks until there is an answer that the call allows for; fails with a complete message. The caller frees the reply by
  * s3_reply_free in either case. */
 status s3_perform(s3_reply *out, object_store *s, s3_call *c);
-/* Likewise, without returning the reply. */
+/* Performs a call and discards the reply. */
 status s3_do(object_store *s, s3_call *c);
 /* Fails a call for the caller's reason: "cannot DOING s3://... at HOST: why". */
 status s3_refuse(const object_store *s, const s3_call *c, const char *why);

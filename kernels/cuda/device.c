@@ -77,7 +77,7 @@ static status cuda_available(void)
     return STATUS_OK;
 }
 
-/* Ranks of a node share its GPUs round-robin; sharing is found out by the GPU's identity. */
+/* Ranks of a node get its GPUs round-robin; the GPU's identity tells whether ranks share one. */
 static int gpu_of(int local_rank)
 {
     int count = 0;
@@ -425,7 +425,7 @@ static void cuda_await(device *d, const op *o)
     CUDA_MUST(cudaStreamWaitEvent(d->streams.of[STREAM_COMPUTE], d->streams.done[o->at.request], 0));
 }
 
-/* Sets a mark without launching pending updates first. */
+/* Sets a mark. It does not launch pending updates, for which no mark needs to wait. */
 static void cuda_mark(device *d, int mark)
 {
     MUST(mark >= 0 && mark < d->mark_count, "mark %d of %d", mark, d->mark_count);

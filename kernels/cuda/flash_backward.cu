@@ -83,7 +83,7 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
     write_rows<D, MT>(g.dq.at(of.row, head, D), g.dq.pitch, first, end, q_tile, a_row, out, factor);
 }
 
-/* a stage's data of each query beside its rows */
+/* A stage's data of each query beside its rows. */
 template <int M> struct query_facts {
     float lse_2[M], delta[M];
     int32_t low[M];
@@ -263,7 +263,7 @@ static int run(const arguments<T> &a)
     });
 }
 
-/* True if the device has the shared memory of large tiles; GPUs of 99 KiB a block have not. */
+/* True if the device has the shared memory of large tiles; GPUs of 99 KiB a block do not. */
 template <typename T, int D> static bool fits(int own, int others)
 {
     return tiles_bytes<T, D, D>(own, others, 2) <= shared_most();

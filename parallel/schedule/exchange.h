@@ -10,7 +10,7 @@
  * same meeting, and its cotangent goes back in the same one: a chunk on another stage takes or makes them in a second
  * part of its action. It decides no order, since the first layers' forward comes before the last layers', and their
  * backward after it. exchange_taken(), exchange_made() and exchange_makers_of() leave it out; exchange_maker() and
- * exchange_taker() say it.
+ * exchange_taker() include it.
  */
 #pragma once
 

@@ -135,7 +135,7 @@ static status open_first(tokenizer **out, const char *stem)
     AUTO_FREE char *path = find(stem);
     if (!path && !object_is_url(stem))
         return status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
-    if (!path) /* a store had none: the failure says whether it answers */
+    if (!path) /* a store had none or did not answer: the failure says which */
         path = must_format("%stokenizer.json", stem);
     else if (open_json_beside(out, stem, path))
         return STATUS_OK;

@@ -1,5 +1,5 @@
 /* Facts for programs, written as JSON while they are found: facts_open() begins an object or a list, FACTS() adds a row
- * of members, facts_close() ends it. Commas and quotes are the writer's.
+ * of members, facts_close() ends it. The writer adds commas and quotes.
  *
  *     fact_writer f = {.out = stdout};
  *     facts_open(&f, "", '{');

@@ -3,7 +3,7 @@
  *     0  u64 length of the header    8  header, JSON, padded with spaces to 8    8 + length  data, no gaps
  *     {"__metadata__": {key: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
  *
- * A `safetensors` maps the file and has checked the header against its length; tensors, names and data belong to it and
+ * A `safetensors` maps the file, with its header checked against its length; tensors, names and data belong to it and
  * live until safetensors_close. A writer is the caller's until safetensors_writer_close or safetensors_writer_abandon.
  */
 #pragma once

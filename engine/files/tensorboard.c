@@ -98,8 +98,8 @@ static status put_record(tensorboard *t, message *event)
 
 #define PREFIX "events.out.tfevents."
 
-/* Finds the name of the newest event file, which the caller frees; NULL if there is none. They begin with the time at
- * which they were made. */
+/* Finds the name of the newest event file, which the caller frees; NULL if there is none. Names begin with the time of
+ * creation. */
 static status newest_file(char **out, const char *folder)
 {
     reading_names all;

@@ -30,7 +30,7 @@ static status failed(const char *what, const char *path)
                        errno == ENOSPC || errno == EDQUOT ? " (free some, then try again)" : "");
 }
 
-/* Looks for a file; false with errno: a retry cannot help. */
+/* Looks for a file; false with errno: still unknown after retries. */
 static bool look(bool *there, const char *path)
 {
     *there = RETRY(path, access(path, F_OK)) == 0;
@@ -178,7 +178,7 @@ static status replace(const char *path, const void *data, int64_t bytes, mode_t 
     do {
         atomic_file *f;
         TRY(open_new(&f, path, mode));
-        s = put(f, data, bytes); /* past the buffer, needless for one write */
+        s = put(f, data, bytes); /* writes past the buffer, needless for one write */
         if (s == STATUS_OK)
             s = atomic_commit(f);
         else

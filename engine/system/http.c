@@ -20,7 +20,7 @@ struct http {
 
 static void begin_curl(void)
 {
-    curl_global_init(CURL_GLOBAL_DEFAULT); /* its older versions are not safe to begin in several threads */
+    curl_global_init(CURL_GLOBAL_DEFAULT); /* several threads may not initialise older versions */
 }
 
 status http_open(http **out)

@@ -1,6 +1,6 @@
-/* HTTP, one request at a time, by libcurl, which only this file calls: connections that stay open from one request to
- * the next, TLS that is verified, deadlines, answers that are bounded; redirections are not followed. Its user
- * interprets answers and decides on retries.
+/* HTTP, one request at a time, by libcurl, which only http.c calls: connections that stay open from one request to the
+ * next, TLS that is verified, deadlines, answers that are bounded; redirections are not followed. Its user interprets
+ * answers and decides on retries.
  *
  * A client is one thread's at a time, and its caller's until http_close. A request makes no allocation of 64 KiB or
  * more of its own, but for an answer as long as that.
@@ -22,9 +22,9 @@ typedef struct http_pair {
 } http_pair;
 
 typedef enum http_took {
-    HTTP_TOOK,   /* the bytes are the taker's */
-    HTTP_PASSED, /* they belong to the answer's text */
-    HTTP_BROKEN, /* the connection is closed */
+    HTTP_TOOK,   /* the callback has taken the bytes */
+    HTTP_PASSED, /* the bytes go into the answer's text */
+    HTTP_BROKEN, /* closes the connection */
 } http_took;
 
 typedef struct http_request {
@@ -55,16 +55,16 @@ typedef struct http_answer {
     bool too_long;       /* exceeds `most` */
     bool untrusted;      /* the certificate is not trusted */
     bool hopeless;       /* a retry cannot help */
-    char words[256];     /* more about the failure; "": no more is known */
+    char words[256];     /* details of the failure, or "" */
 } http_answer;
 
 status http_open(http **out);
-void http_close(http *h); /* NULL is accepted */
+void http_close(http *h); /* accepts NULL */
 AUTO_CLOSES(http, http_close)
 
 /* Sends a request; the caller frees `out` by http_answer_free. */
 void http_ask(http_answer *out, http *h, const http_request *request);
-void http_answer_free(http_answer *a); /* one that is all zero is accepted */
+void http_answer_free(http_answer *a); /* accepts one that is all zero */
 
 /* Encodes all but letters, digits, "-._~" and characters of `also` as %XX; the caller frees it. */
 char *http_coded(const char *text, const char *also);

@@ -21,7 +21,7 @@ struct lines {
     int file;                /* -1: none at the moment */
     int moved;               /* moved away with its folder, and gets the same lines in case it comes back; -1: none */
     int home;                /* the folder of `file`, open; -1: it is not known */
-    _Atomic(bool) displaced; /* `file` has gone with its folder, and another run's has its name */
+    _Atomic(bool) displaced; /* `file` was moved with its folder, and another run's folder has the name */
     long long lost;
     pthread_mutex_t lock; /* one thread at a time looks and writes */
 };
@@ -142,7 +142,7 @@ static status begin_anew(lines *l)
     return l->file >= 0 ? STATUS_OK : s;
 }
 
-/* Checks that the open file is still the one of the path. If that is unknown it goes on. */
+/* Checks that the open file is still the one of the path. If that is unknown, keeps it. */
 static status look(lines *l)
 {
     struct stat own, named;

@@ -15,9 +15,9 @@ status lines_own(const char *path);
 status lines_open(lines **out, const char *path);
 /* Appends a line; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder
  * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. A folder
- * that takes its place with a file of that name is another run's: the lines go on in the one that was moved, and in it
- * alone. After a failure the file is as it was, and the next line is tried like any other. With `here` the line is
- * about the file's folder: a file that was moved with its folder does not get it. */
+ * that takes its place with a file of that name is another run's: the lines go only to the moved file. After a failure
+ * the file is as it was, and the next line is tried like any other. With `here` the line is about the file's folder: a
+ * file that was moved with its folder does not get it. */
 status lines_write(lines *l, const char *text, bool here);
 /* Returns false if another run's folder has the name of this one's, which was moved; true if unknown. Any thread.
  * Without `look`, returns the cached result. */

@@ -136,7 +136,7 @@ static int write_new(int *out, const char *path, const holder *me)
     return 0;
 }
 
-/* Gives a new file its name; 0, or an errno, and then it is gone. */
+/* Gives a new file its name; 0, or an errno, and then it is removed. */
 static int link_new(int descriptor, const char *aside, const char *path)
 {
     struct stat info;
@@ -156,7 +156,7 @@ static int create(int *out, const char *path, const holder *me)
 {
     enum { TRIES = 8 };
     AUTO_FREE char *aside = must_format("%s.%s", path, me->id);
-    int error = ENOENT; /* linking says so if the holder of the lock has swept the file away */
+    int error = ENOENT; /* result of linking if the lock's holder has swept the file away */
     for (int i = 0; i < TRIES && error == ENOENT; i++) {
         unlink(aside);
         error = write_new(out, aside, me);
@@ -227,7 +227,7 @@ bool lock_watch(lock_sight *sight, const char *path, double lease)
     return sight->here ? lives(&found) : now - sight->moved < lease;
 }
 
-/* ---- a holder that somebody knows to have ended: FILE.ended holds its id ---- */
+/* ---- a holder known to have exited: FILE.ended holds its id ---- */
 
 static char *ended_path(const char *path)
 {
@@ -314,8 +314,8 @@ bool lock_confirm(lock *l)
     WORKER_HELD(&l->keeper);
     if (look(&now, l->path) == ENOENT)
         make_again(l, "has been deleted");
-    /* A process of this machine that began before this one and has ended: it cannot have taken the lock from this
-     * one. Its file has come back, with a folder that was moved away and another one in its place for a while. */
+    /* A process of this machine that began before this one and has ended cannot have taken the lock from this one: its
+     * file has come back with its folder, which was moved away and replaced for a while. */
     if (is_other(l, &now) && is_here(&now, &l->me) && now.started > 0 && now.started < l->me.started && !lives(&now)) {
         displace(l->path, &now, l->me.id);
         make_again(l, "was replaced by that of a process which had ended before");

@@ -1,7 +1,7 @@
 /* Reads small files, folders and paths by which a run decides to remove, rewrite or restart.
  *
- * An end is told from an error: an error that may pass is tried again (retry.h), from the beginning and with a new
- * descriptor, and one that stays is a status; errno says why. A file counts as missing only if it certainly is (ENOENT
+ * They distinguish an end from an error: a passing error is retried (retry.h), from the beginning and with a new
+ * descriptor, and a lasting one is a status; errno says why. A file counts as missing only if it certainly is (ENOENT
  * or ENOTDIR). Code that removes or rewrites files depending on a read uses these functions.
  */
 #pragma once

@@ -10,7 +10,7 @@
 static const double FIRST_PAUSE = 0.05; /* seconds; doubles: 8 tries last 6.4 s */
 
 /* Errors that may pass, and how often a call is tried. Rights and links that change under a name (credentials that are
- * renewed, an automounter) come back within a moment, or are a user's mistake, who waits for the message. */
+ * renewed, an automounter) come back within a moment, or are a mistake of a user, who waits for the message. */
 static const struct {
     int error, tries;
 } passing[] = {

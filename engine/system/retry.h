@@ -1,4 +1,4 @@
-/* Storage that fails for a moment is asked again: after a call on a file has failed, is it worth another try?
+/* Retries calls on storage that fails for a moment: decides whether a failed call is worth another try.
  *
  * A network file system says ESTALE, EIO or ETIMEDOUT while a server restarts, and answers a second later. Permanent
  * errors (no such file, no space, a name too long) are not retried. A zeroed `retry` is one call that has not failed

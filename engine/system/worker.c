@@ -36,7 +36,7 @@ status worker_start(worker *w, void (*run)(void *context), void *context, const 
     start *s = must_alloc(sizeof *s);
     *s = (start){.run = run, .context = context};
     snprintf(s->name, sizeof s->name, "%s", does);
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}; /* memory/fault.h tells where */
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}; /* reported by memory/fault.h */
     sigset_t most, before;
     sigfillset(&most);
     for (unsigned i = 0; i < sizeof faults / sizeof *faults; i++)

@@ -32,7 +32,7 @@ typedef struct columns_block {
 /* Each int is 0 for success, else `message` has the failure. */
 typedef struct columns_reader {
     int version; /* COLUMNS_VERSION */
-    /* *rows: -1 where the file does not say how many it has. The reader keeps `file`, not `field`. */
+    /* *rows: -1 if the file does not say. The reader keeps `file`, not `field`. */
     int (*open)(void **out, int64_t *rows, const columns_file *file, const char *field, char *message);
     /* Allowed only if the number of rows is known, and before `next`. */
     int (*select)(void *reader, int64_t first, int64_t end, char *message);

@@ -42,8 +42,8 @@ typedef struct columns {
     int64_t place; /* position of the source; -1: unknown */
     bool failed;   /* the source has failed, and its message is the thread's */
     columns_file bytes;
-    void *rows_of;    /* the reader's own */
-    int64_t rows, at; /* rows: of the file, -1: it does not say; at: of the block, rows taken */
+    void *rows_of;    /* the reader's state */
+    int64_t rows, at; /* rows: in the file, -1: unknown; at: rows taken of the block */
     columns_block block;
 } columns;
 

@@ -2,9 +2,9 @@
  *
  * Plain text: a file is a document, or, with a separator, each part between two of them. JSON-lines: a line is a
  * document, its text the string in one field. Files may be packed (source.h). Parquet and Arrow: a row is a document,
- * its text one column's value. Other files are refused (sniff.h). Reading and looking into JSON are apart, so that one
- * thread reads and many look. Documents without text are skipped. Several machines may each read a share of the same
- * inputs: part 1, part 2, ... one after the other give the whole.
+ * its text one column's value. Other files are refused (sniff.h). Reading and parsing are separate, so that one thread
+ * reads and many parse. Documents without text are skipped. Several machines may each read a share of the same inputs:
+ * part 1, part 2, ... one after the other give the whole.
  */
 #pragma once
 
@@ -30,7 +30,7 @@ typedef struct documents_settings {
     const char *separator; /* separator of text; NULL: a file is a document */
     int64_t separator_length;
     /* Reads one of `parts` equal runs of the inputs' bytes: the records that begin there. A file is divided between
-     * records if it is not packed and its records can be told from its middle: JSON-lines, text with a separator that
+     * records if it is not packed and its records can be found from its middle: JSON-lines, text with a separator that
      * cannot overlap itself, and Parquet. Any other file is whole in the part where it begins. parts 0: read all. */
     int64_t part, parts; /* 0 <= part < parts */
 } documents_settings;

@@ -34,7 +34,7 @@ struct source {
     int file;
     blocks_object *remote; /* an object of a store in place of a file; NULL: none */
     int64_t place;         /* offset in the object of the next fetch */
-    bool waits;            /* reading may wait for others: not a regular file */
+    bool waits;            /* reading may block: not a regular file */
     const atomic_bool *stop;
     const packing *packing;
     uint8_t *input; /* [INPUT_BYTES]; at .. filled is not used yet */
@@ -57,7 +57,7 @@ static status wait_for_input(const source *s)
         if (s->stop && atomic_load(s->stop))
             return status_fail(STATUS_FAILED, "%s: stopped", s->name);
         int found = s->waits ? poll(&ready, 1, 100) : 1;
-        if (found > 0 || (found < 0 && errno != EINTR)) /* read() repeats after a signal */
+        if (found > 0 || (found < 0 && errno != EINTR)) /* poll() is repeated after a signal */
             return STATUS_OK;
     }
 }

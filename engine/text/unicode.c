@@ -106,7 +106,7 @@ uint8_t unicode_class_of(uint32_t code)
 }
 
 /* NFC can change a text only where a character decomposes for good, is a combining mark, or may join with the one
- * before it: that is, comes after the first place in some character's canonical decomposition. */
+ * before it: that is, comes after the first position in some character's canonical decomposition. */
 static void mark_unstable(unicode_classes *c)
 {
     for (uint32_t code = 0; code < 0x10FFFF; code = code == 0xFFFF ? 0x10FFF : code + 1) {

@@ -85,7 +85,7 @@ static const added_token *longest_at(const added *a, const char *text, int64_t l
             break;
         uint8_t byte = (uint8_t)text[depth];
         int from = low, to = high;
-        while (from < to) { /* finds the first token that has a byte not below it */
+        while (from < to) { /* finds the first token with this byte or a larger one */
             int middle = from + (to - from) / 2;
             if ((uint8_t)a->tokens[middle].text[depth] < byte)
                 from = middle + 1;
@@ -94,7 +94,7 @@ static const added_token *longest_at(const added *a, const char *text, int64_t l
         }
         low = from;
         to = high;
-        while (from < to) { /* finds the first token that has a byte above it */
+        while (from < to) { /* finds the first token with a larger byte */
             int middle = from + (to - from) / 2;
             if ((uint8_t)a->tokens[middle].text[depth] <= byte)
                 from = middle + 1;

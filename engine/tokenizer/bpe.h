@@ -21,8 +21,8 @@
 
 /* Added tokens: whole strings that are one id wherever they occur, found before the text is cut any further.
  *
- * At each place the longest one is taken, from left to right. Each may want to be a word of its own, and may take the
- * white space on its left or right with it. An added is filled, sealed by added_sort, then read by any number of
+ * At each position the longest one is taken, from left to right. Each may want to be a word of its own, and may take
+ * the white space on its left or right with it. An added is filled, sealed by added_sort, then read by any number of
  * threads. */
 typedef struct added_token {
     char *text; /* owned by the added */
@@ -72,7 +72,7 @@ typedef struct bpe {
     int32_t byte_ids[256];    /* the token of one byte; -1: none */
     int32_t unknown;          /* the id of bytes without a token; -1: they are dropped */
     bool fuse_unknown;        /* one unknown for a run of them */
-    bool whole_words;         /* a word that is a token is that token, whatever the merges (ignore_merges) */
+    bool whole_words;         /* a word that is a token becomes it, whatever the merges (ignore_merges) */
     buffer_ids before, after; /* special tokens that the post-processor puts around a text */
 } bpe;
 

@@ -28,7 +28,7 @@ struct merges_scratch {
     int32_t *before; /* [room] index of the preceding token, or -1 */
     uint32_t *rank;  /* [room] rank of the pair that begins here; NONE */
     int32_t *merged; /* [room] token into which that pair merges */
-    uint64_t *heap;  /* [3 * room] rank << 32 | place */
+    uint64_t *heap;  /* [3 * room] rank << 32 | index */
 };
 
 static void allot(merges *m, uint64_t slots)
@@ -195,7 +195,7 @@ static void consider(const merges *m, merges_scratch *s, int64_t *size, int32_t 
 }
 
 /* Merges many tokens: a linked list, and a heap of pairs that recognises outdated ones when they come up. At most count
- * - 1 pairs enter at first and two with each of count - 1 merges, hence 3 * count places. */
+ * - 1 pairs enter at first and two with each of count - 1 merges, hence 3 * count slots. */
 static void apply_long(const merges *m, merges_scratch *s, buffer_ids *out, const int32_t *ids, int32_t count)
 {
     reserve(s, count);

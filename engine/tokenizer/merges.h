@@ -25,10 +25,10 @@ void merges_scratch_close(merges_scratch *s);
 /* Appends the tokens to which ids[count] merge. count < 2^31. */
 void merges_apply(const merges *m, merges_scratch *s, buffer_ids *out, const int32_t *ids, int64_t count);
 
-/* A memory of words seen lately and their tokens: nine of ten words of prose are among a few thousand.
+/* A cache of recent words and their tokens: nine of ten words of prose are among a few thousand.
  *
- * A remembered word is one cache line: up to 31 bytes, their number in the last place, and up to 7 tokens. A word has
- * one place; the latest one holds it. One thread's own.
+ * A remembered word is one cache line: up to 31 bytes, their number in the last byte, and up to 7 tokens. A word has
+ * one slot; the latest one holds it. Each thread has its own.
  */
 
 enum { WORDS_BITS = 15, WORDS_BYTES = 31, WORDS_IDS = 7 };
@@ -40,9 +40,9 @@ typedef struct words_place {
 } words_place;
 
 typedef struct words {
-    words_place *places; /* [1 << WORDS_BITS]; an unused one has a key that no word has */
+    words_place *places; /* [1 << WORDS_BITS] slots; an unused one has an impossible key */
     uint64_t key[4];     /* key of the last word asked for */
-    words_place *asked;  /* its place; NULL: too long to be remembered */
+    words_place *asked;  /* its slot; NULL: too long to be remembered */
 } words;
 
 words *words_open(void);

@@ -33,9 +33,9 @@ status pattern_next(const pattern *p, pattern_scratch *s, int64_t *start, int64_
 /* Hand-written equivalents of the regular expressions by which most tokenizers cut text into pre-tokens.
  *
  * A scanner gives exactly the matches of its pattern (tests compare them with PCRE2), some twenty times as fast. These
- * patterns match at every place, so that a text is the sequence of its matches.
+ * patterns match at every position, so that a text is the sequence of its matches.
  *
- * The end of the match that begins at text[at] (at < end); text[at..end) is well-formed UTF-8. */
+ * It returns the end of the match that begins at text[at] (at < end); text[at..end) is well-formed UTF-8. */
 typedef int64_t scanner(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end);
 /* The known patterns, one by one; NULL after the last. */
 const char *scanner_pattern(int index);

@@ -14,7 +14,7 @@
 
 /* A set of byte strings with a number each, to find all that occur at a text position: a double array (Aoe 1989).
  *
- * The child of node n by byte b is base[n] ^ b, if that place says that n is its parent. Immutable once made.
+ * The child of node n by byte b is base[n] ^ b, if that node has n as its parent. Immutable once made.
  */
 
 typedef struct trie_node {
@@ -54,7 +54,7 @@ static int compare(const void *left, const void *right)
     return order ? order : (a->length > b->length) - (a->length < b->length);
 }
 
-/* Nodes come in blocks of 256, so that any base of an existing place has all its children within. */
+/* Nodes come in blocks of 256, so that any base of an existing node has all its children within. */
 static void grow(trie *t, uint32_t size)
 {
     if (size <= t->size)
@@ -171,7 +171,7 @@ struct pieces_scratch {
 
 #define UNKNOWN_PENALTY 10.0F
 #define LOWEST_SCORE    -100000.0F /* limit of a path's score; below, the library rebases the scores */
-#define LONGEST         512        /* bytes of a piece; real ones have a tenth of that */
+#define LONGEST         512        /* most bytes of a piece; real ones have a tenth of that */
 #define BLOCK           (1 << 16)  /* positions that keep their paths, or more where pieces cross all of them */
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
@@ -240,8 +240,8 @@ static int by_score(const void *left, const void *right)
 }
 
 /* SentencePiece merges two neighbours if their texts together are a piece, the piece of the highest score first. As
- * merges of pairs: every cut of a piece into two pieces is one, its rank the place of the score among all. False if
- * some character of a piece is no piece itself: then texts merge that have no id. */
+ * merges of pairs: every cut of a piece into two pieces is one, ranked by the score among all. False if some character
+ * of a piece is no piece itself: then texts without an id would merge. */
 static bool make_merges(pieces *p)
 {
     const sentencepiece_model *m = p->model;

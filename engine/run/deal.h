@@ -13,7 +13,7 @@
 typedef struct deal {
     int64_t samples, sequence;
     int ranks;
-    int64_t run;    /* tokens of a chunk or block: a rank's tokens are whole ones */
+    int64_t run;    /* tokens of a chunk or block; a rank has whole ones */
     int64_t window; /* attention window; 0: none */
 } deal;
 

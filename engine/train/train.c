@@ -359,7 +359,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     status ready = STATUS_OK;
     int64_t mine = o->micro_batch, at = mine * grid_index(&t->grid, AXIS_SAMPLES);
     for (int64_t first = 0; first < end && samples_expect(t->data.sets[set], first + at, mine); first += together)
-        ; /* requests blocks ahead until the cache is full */
+        ; /* requests blocks ahead until too many are pending */
     for (int64_t first = 0; first < end; first += together) {
         batch_facts batch = {0};
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");

@@ -24,7 +24,7 @@ typedef const char *state_section;
 #define STATE_MODEL    "model"
 #define STATE_MASTER   "master"
 #define STATE_GRADIENT "gradient"
-/* Error feedback of compressed gradients (parallel.compress): "feedback_R" of summing rank R, and the sums'. */
+/* Error feedback of compressed gradients (parallel.compress): "feedback_R" of replica R, and this one of the sums. */
 #define STATE_FEEDBACK_SUM "feedback_sum"
 
 /* Lists the sections of this run's checkpoints in the order of writing; returns their number. */

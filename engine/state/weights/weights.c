@@ -183,7 +183,7 @@ static status check_mxfp4(const weights *w, const stored_at *at, const names_ten
     return STATUS_OK;
 }
 
-/* Matches a tensor with the first of its possible names that the files have. */
+/* Matches a tensor with the first of its possible locations (names_place_of) that the files have. */
 static status match_tensor(weights *w, int i)
 {
     names_place at;
@@ -191,7 +191,7 @@ static status match_tensor(weights *w, int i)
         w->stored[i] = (stored_at){find_stored(w, at.name), at.first, NULL};
         if (!w->stored[i].in)
             continue;
-        /* Its shape must be the one under that name. */
+        /* Its shape must be the one of that location. */
         const safetensors_tensor *t = w->stored[i].in->tensor;
         const names_tensor whole = {
             .dims = w->names[i].dims, .shape = {at.rows, w->names[i].shape[1]}, .stacked = at.stacked};

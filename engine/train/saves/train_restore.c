@@ -373,7 +373,7 @@ static status restore_best(training *t, const checkpoint_offers *offers)
     return s;
 }
 
-/* Makes a checkpoint of the nodes' memory if it is newer than those on disk; skips it if the run begins elsewhere. A
+/* Makes a checkpoint of the nodes' memory if it is newer than those on disk; removes it if the run begins elsewhere. A
  * stage that began from another run has copies of its own. */
 static status take_from_memory(training *t)
 {

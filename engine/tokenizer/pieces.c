@@ -139,8 +139,8 @@ static trie *trie_open(trie_string *strings, int64_t count)
     return t;
 }
 
-/* All texts here have a space where SentencePiece has its mark U+2581: sentencepiece_model makes its pieces so, and
- * treats a mark in the text itself as a space. */
+/* All texts here have a space where SentencePiece has its mark U+2581: pieces come so from sentencepiece_model, and
+ * SentencePiece takes a mark in a text for a space. */
 
 struct pieces {
     const sentencepiece_model *model;

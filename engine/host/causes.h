@@ -38,7 +38,7 @@ typedef struct causes {
     cause last;
     int same;      /* the same cause in a row */
     int fruitless; /* jobs in a row without progress */
-    int unbegun;   /* the latest of them in which no rank began */
+    int unbegun;   /* jobs in a row in which no rank began */
     int64_t best;
 } causes;
 

@@ -18,7 +18,7 @@
 /* FOLDER/mirror: "ID URL", the run's id and its claimed mirror. */
 #define ID_FILE "mirror"
 
-/* Seconds until a store that has answered before counts as unreachable. */
+/* Seconds until the store of a mirror that the run has claimed before counts as unreachable. */
 static const double PATIENCE = 20;
 
 /* Rank 0's facts of the run at its start. */

@@ -360,8 +360,8 @@ bool tokenizer_json_splits_names(const tokenizer *t)
 #define PLAIN_CLASS "PreTrainedTokenizerFast"
 
 /* The class that the folder names by auto_map: for Qwen2, transformers 5 else builds a tokenizer of its own around the
- * file's vocabulary, whatever tokenizer_class says. It takes this class only if the caller trusts remote code, which
- * the folder must hold. */
+ * file's vocabulary, whatever tokenizer_class says. It takes this class only if the caller trusts remote code, and the
+ * folder must hold the code. */
 #define MODULE "tokenization_phalanx"
 static const char module_text[] = "from transformers import PreTrainedTokenizerFast\n"
                                   "\n"

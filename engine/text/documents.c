@@ -26,7 +26,7 @@
 #define MOST_BYTES      ((int64_t)INT32_MAX - 1)
 #define BLOCK_BYTES     (1 << 18)
 #define LONGEST_SNIFFED (64 << 20)  /* limit in bytes of a first line that is examined whole */
-#define LONGEST_LINE    (128 << 20) /* limit in bytes of a JSON line: parsing it takes several times the memory */
+#define LONGEST_LINE    (128 << 20) /* limit in bytes of a JSON line: parsing takes several times its size */
 
 /* The rows of one column of text in a Parquet or Arrow file, in order.
  *
@@ -351,7 +351,7 @@ static status pass_separator(documents *d, const char *separator, int64_t length
     }
 }
 
-/* Two line ends, for example, may begin within another separator; which do depends on all the bytes before. */
+/* True if a separator, such as two line ends, may begin within another; which do depends on all the bytes before. */
 static bool overlaps_itself(const char *separator, int64_t length)
 {
     for (int64_t i = 1; i < length; i++)
@@ -360,7 +360,7 @@ static bool overlaps_itself(const char *separator, int64_t length)
     return false;
 }
 
-/* Returns the first row that begins at or after a byte offset; two parts that meet there find the same one. */
+/* Returns the first row at or after a share of the file; two parts that meet there find the same one. */
 static int64_t row_at(int64_t rows, int64_t byte, int64_t bytes)
 {
     if (byte <= 0)

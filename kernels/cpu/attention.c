@@ -26,8 +26,8 @@
 
 typedef struct attention_shape {
     int32_t heads, kv_heads, group; /* query heads to a kv head */
-    int64_t d, d_even, d_lanes;     /* head_size of q and k, padded for pairs, padded for vectors */
-    int64_t e, e_even, e_lanes;     /* that of v and y */
+    int64_t d, d_even, d_lanes;     /* head_size of q and k; padded to pairs; padded to vectors */
+    int64_t e, e_even, e_lanes;     /* head_size of v and y */
     int64_t sequence, samples;      /* keys of a sample; samples of the keys */
     int64_t key_tiles;              /* tiles of a sample's keys */
     int64_t rows, run;              /* queries; a run of queries has neighbouring positions in one sample */
@@ -109,8 +109,7 @@ typedef struct attention_range {
     float least_low, most_low, least_high, most_high;
 } attention_range;
 
-/* Computes the ranges of a tile's queries; padding rows of the tile see no key. document_start: one for each row of q,
- * or NULL */
+/* Computes the ranges of a tile's queries; padding rows see no key. document_start: one for each row of q, or NULL */
 static void range_of(attention_range *out, const attention_shape *a, const int32_t *document_start,
                      const attention_tile *tile)
 {

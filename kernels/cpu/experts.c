@@ -14,7 +14,7 @@ static int64_t least(int64_t a, int64_t b)
 
 /* ---- choice ---------------------------------------------------------------------------------------------------- */
 
-/* The best so far, in descending order; of equal ones that which was offered first is before. */
+/* The best so far, in descending order; equal scores keep the order in which they came. */
 typedef struct ranking {
     int count, most;
     float score[ROUTING_ACTIVE];
@@ -46,7 +46,7 @@ static float group_score(const float *score, int32_t n, int32_t best)
     return sum;
 }
 
-/* Scores of the groups that are not kept become no candidates. */
+/* Rejects the scores of groups that are not kept. */
 static void keep_groups(bool *kept, const float *score, const op_routing *as)
 {
     int32_t size = as->experts / as->groups;
@@ -157,8 +157,7 @@ static int32_t kinds_of(const op *o)
 
 CPU_SCRATCH(assign, (threads < 1 ? 1 : threads) * kinds_of(o) * (int64_t)sizeof(int32_t))
 
-/* Returns the kind of an assignment to `expert`: its slot, or the expert; *within is the expert's number in the slot;
- * -1: another rank's. */
+/* Returns an assignment's kind: its slot or expert, -1: another rank's; *within: the expert's number in the slot. */
 static int32_t kind_of(int64_t *within, const op *o, int32_t expert)
 {
     const op_routing *as = &o->at.routing;
@@ -352,7 +351,7 @@ void cpu_combine(const op *o, const run_context *r)
                 weight[count++] = given ? given[j] : 1;
             }
         const void *to = addend ? row_at(addend, r, t) : NULL;
-        if (count > 0 || to != row_at(y, r, t)) /* else it is there */
+        if (count > 0 || to != row_at(y, r, t)) /* else it is there already */
             loops->weighted_sum(row_at(y, r, t), to, row, weight, count, y->shape[1]);
     }
 }

@@ -33,8 +33,7 @@ struct product {
     dnnl_memory_t memory[OPERANDS];
 };
 
-/* Products that the process has made so far: a memo of a pure function of the shape, looked up before the first step
- * only. */
+/* Products made so far in the process: a memo of a pure function of the shape, looked up before the first step only. */
 static struct {
     struct product *products;
     dnnl_engine_t engine;
@@ -286,8 +285,7 @@ static gemm_shape shape_of(const op *o, int threads)
     return s;
 }
 
-/* Returns oneDNN's product, or NULL where our tiles multiply: oneDNN cannot take it on this processor, or should
- * not. */
+/* Returns oneDNN's product, or NULL where our tiles multiply: oneDNN cannot take it on this processor or should not. */
 static struct product *library_product(const gemm_shape *s)
 {
     struct product *p = NULL;

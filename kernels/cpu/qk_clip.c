@@ -1,4 +1,4 @@
-/* QK-clip: the largest scores of attention's heads, and the factors of weights' rows that follow from them. */
+/* QK-clip: the max logits of attention's heads, and the factors of weights' rows that follow from them. */
 #include "kernels/heads.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ void cpu_qk_factors(const op *o, const run_context *r)
     for (int64_t i = 0; i < o->out[0]->shape[0]; i++) {
         bool whole;
         const int32_t head = heads_of_clipped_row(&whole, i, as->heads, as->blocks, as->size, as->whole);
-        float most = 0; /* the head's largest score over the ranks that divide tokens */
+        float most = 0; /* the head's max logit over the ranks that divide tokens */
         for (int64_t row = o->at.first; head >= 0 && row < o->in[0]->shape[0]; row += o->at.rows)
             most = fmaxf(most, ((const float *)(const void *)row_at(o->in[0], r, row))[head]);
         const float gamma = most > as->threshold && most < INFINITY ? as->threshold / most : 1;

@@ -302,8 +302,7 @@ static void NAME(rmsnorm_grad)(void *dx, float *dw, const void *dy, const void *
     NAME(norm_slope)(dx, dy, s, w, addend, n, rstd, offset, mean);
 }
 
-/* Computes, where h = (s - mean) rstd: dx = rstd (w dy - mean(w dy) - h mean(w dy h)) + addend, dw += dy h, db +=
- * dy. */
+/* h = (s - mean) rstd; dx = rstd (w dy - mean(w dy) - h mean(w dy h)) + addend, dw += dy h, db += dy. */
 static void NAME(layernorm_grad)(void *dx, float *dw, float *db, const void *dy, const void *s, const void *w,
                                  const void *addend, int64_t n, float mean, float rstd)
 {

@@ -28,8 +28,7 @@ typedef struct tile_mask {
 typedef struct tile_loops {
     int bytes; /* bytes of an E */
     int pair;  /* P */
-    /* pack from T row-major x: x[m, k] to rows; x[k, m] transposed to rows; x[k, n] to lanes; x[n, k] transposed to
-     * lanes */
+    /* pack row-major x of T: x[m, k] to rows; x[k, m]^T to rows; x[k, n] to lanes; x[n, k]^T to lanes */
     void (*rows)(void *a, int64_t lda, const void *x, int64_t pitch, int64_t m, int64_t k);
     void (*rows_transposed)(void *a, int64_t lda, const void *x, int64_t pitch, int64_t k, int64_t m);
     void (*lanes)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t k, int64_t n);

@@ -28,7 +28,7 @@ static void check_attention(const op *o, tensor *const *in, const tensor *docume
 }
 
 /* (query, key) pairs of all heads of all samples under the causal mask and the window: query i sees min(i + 1, window)
- * keys. Ranks that divide a sample's queries are dealt equal work. */
+ * keys. Zig-zag shards give ranks that divide a sample's queries equal work. */
 static double count_pairs(const op *o, const tensor *q)
 {
     double sequence = (double)o->at.sequence, samples = (double)q->shape[0] / sequence;
@@ -91,7 +91,7 @@ void infer_attention(op *o)
     operands_place(o, "rrr..r>rrr 111..0>100 sss..s>sss bbb..s>bb1 0ss.0s>001");
 }
 
-/* Scores and values: products of 2 head_size and of 2 v_head_size operations a pair. */
+/* Counts the scores and values: products of 2 head_size and of 2 v_head_size operations a pair. */
 op_cost cost_attention(const op *o)
 {
     double sizes = (double)(o->at.head_size + attention_v_head_size(o, o->in[2]));
@@ -132,7 +132,7 @@ void infer_attention_grad(op *o)
     operands_place(o, "rrrrrr..>rrr 111110..>111 psssss..>ppp bbbbbb..>bbb 00ss00.0>0pp");
 }
 
-/* Five products where forward has two: the scores again, dq and dk of head_size, dp and dv of v_head_size. */
+/* Counts five products where forward has two: the scores again, dq and dk of head_size, dp and dv of v_head_size. */
 op_cost cost_attention_grad(const op *o)
 {
     double sizes = (double)(3 * o->at.head_size + 2 * attention_v_head_size(o, o->in[3]));

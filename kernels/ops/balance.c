@@ -1,7 +1,7 @@
 /* Load balancing of experts: the load of each expert, the losses that follow from it, and their gradient. */
 #include "kernels/ops/family.h"
 
-/* Has each of the ranks along the slots a share of a sum? */
+/* True if each of the ranks along the slots has a share of a sum. */
 static bool is_share(const tensor *t, unsigned slots)
 {
     bool all = slots != 0;
@@ -33,7 +33,7 @@ void infer_expert_load(op *o)
     OPERANDS_CHECK(as->groups > 0 && as->experts > 0 && as->sequence >= 0 && (as->sequence > 0 || as->groups == 1),
                    "attributes.balance must say how many groups and experts there are; one group without a sequence");
     infer_shape(o->out[0], DTYPE_FP32, 2, as->groups, as->experts, 0);
-    /* Ranks that divide samples have groups of their own; others a share of each group's count. */
+    /* Ranks that divide samples have groups of their own; others have a share of each group's count. */
     operands_place(o, "b.>b 0.>p");
 }
 
@@ -61,7 +61,7 @@ GRADIENTLESS(expert_count, cost_each(o, 1, 0))
 /* The load is kept and not recomputed: its readers need the counts of that time. */
 tensor *record_expert_share(recorder *r, const char *name, tensor *counts)
 {
-    for (int a = AXIS_COUNT - 1; a >= 0; a--) /* context and data at once before context */
+    for (int a = AXIS_COUNT - 1; a >= 0; a--) /* along context and data at once, before context alone */
         if (axis_rows[a].layers && is_share(counts, r->grid.group[a].slots))
             counts = record_all_reduce(r, name, (axis)a, counts);
     tensor *load = record_first(r, name, &(op){.kind = OP_expert_share, .in = {counts}}, 1);

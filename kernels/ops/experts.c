@@ -1,5 +1,5 @@
-/* Routing: which experts a token goes to, in which row of theirs, and back. How many rows an expert has is known to the
- * device alone: shapes follow from attributes.rows. */
+/* Routing of tokens to experts' rows, and back. The device alone knows the number of an expert's rows: shapes follow
+ * from attributes.rows. */
 #include "kernels/ops/family.h"
 
 /* True for int32[t, k], with k at most ROUTING_ACTIVE experts a token. */
@@ -155,7 +155,7 @@ void infer_overflow(op *o)
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, LADDER_RUNGS), "over fp32[rungs]");
     OPERANDS_CHECK(o->at.ladder.rung >= 0 && o->at.ladder.rung < LADDER_RUNGS, "a rung");
     OPERANDS_CHECK(o->at.ladder.slots >= 0 && o->at.ladder.slots <= o->at.ladder.experts, "an expert for each slot");
-    operands_place(o, "r>p 0>r s>r"); /* a share of the sum, whichever axes its tokens are called by */
+    operands_place(o, "r>p 0>r s>r"); /* a share of the sum, by whichever axes its tokens are divided */
 }
 
 GRADIENTLESS(overflow, cost_each(o, 1, 0))

@@ -89,14 +89,14 @@ void infer_muon(op *o)
 
 GRADIENTLESS(muon, (op_cost){3 * cost_elements(o->in[0]), cost_traffic(o, 2)})
 
-/* ---- QK-clip: the largest scores of attention's heads, and the factors of weights' rows that follow from them ---- */
+/* ---- QK-clip: the max logits of attention's heads, and the factors of weights' rows that follow from them -------- */
 
 void infer_largest(op *o)
 {
     const tensor *x = o->in[0];
     OPERANDS_CHECK(x->type == DTYPE_FP32 && (x->dims == 1 || x->dims == 2), "x[rows, columns] or x[columns] fp32");
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, x->dims == 2 ? x->shape[0] : 1), "y[rows] fp32");
-    operands_place(o, "0>0 1>0"); /* ranks that divide columns have a largest of their own each */
+    operands_place(o, "0>0 1>0"); /* each rank that divides columns has a max of its own */
 }
 
 GRADIENTLESS(largest, cost_each(o, 1, 1))

@@ -60,7 +60,7 @@ op fuse_second(const op *o)
 
 /* ---- in recorded bodies ------------------------------------------------------------------------------------------ */
 
-/* `readers`, by id: how often a tensor is read, in all bodies and beyond; a view's readers are its base's, too. */
+/* `readers`, by id: readers of a tensor, in all bodies and beyond; a view's readers are its base's, too. */
 static void count_reader(int *readers, const tensor *t)
 {
     if (t && t->id >= 0)
@@ -69,7 +69,7 @@ static void count_reader(int *readers, const tensor *t)
         readers[t->base->id]++;
 }
 
-/* The product that makes input 0 of `o`, in the same body, if `o` can be fused with it. */
+/* Returns the product that makes input 0 of `o`, in the same body, if `o` can be fused with it. */
 static op *product_before(const int *readers, const op *o)
 {
     op *product = o->in[0] ? o->in[0]->producer : NULL;
@@ -82,7 +82,7 @@ static op *product_before(const int *readers, const op *o)
     return NULL;
 }
 
-/* The two as one op. The product's result, if somebody else reads it, stays an output. */
+/* Fuses the two into one op. The product's result, if it has other readers, stays an output. */
 static op *fused_op(pool *p, const op *product, const op *second, bool read_again)
 {
     op like = *product;
@@ -111,7 +111,7 @@ static bool waits(const program *body, int from, int i)
     return false;
 }
 
-/* The fused op takes the product's place, or, if its other operand is recomputed in between, the second op's. */
+/* Gives the fused op the product's place, or, if its other operand is recomputed in between, the second op's. */
 static void fuse_body(pool *p, const int *readers, program *body)
 {
     for (int i = 0; i < body->count; i++) {

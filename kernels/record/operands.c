@@ -118,7 +118,7 @@ _Noreturn void operands_refuse(const op *o, const char *file, int line, const ch
     log_die(file, line, condition, "%s of%s: %s", op_text(label, sizeof label, o), operands, why);
 }
 
-/* Is each operand that is given named, and each that is not optional? */
+/* True if each given operand is named, and each that is not optional is given. */
 static bool are_due(const operand_bits *bits, tensor *const *given, int count)
 {
     bool due = true;

@@ -92,8 +92,7 @@ static void settle(const op *o, tensor *t, tensor *at)
     t->parameter = at->parameter;
 }
 
-/* Checks that a message is contiguous: it is sent as an address and a number of elements, and columns have others'
- * between them. */
+/* Checks that a message is contiguous, as its address and element count demand: columns have gaps between them. */
 static void check_contiguous(const op *o)
 {
     bool whole = true;

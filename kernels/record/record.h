@@ -5,9 +5,9 @@
 #include "kernels/record/recorder.h"
 
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias);
-/* The same in fp32, whatever the type of x and w. */
+/* Records the same in fp32, whatever the type of x and w. */
 tensor *record_linear_wide(recorder *r, const char *name, tensor *x, tensor *w);
-/* x[R, c] by the weight of the expert that has the row; w[E n, c], offsets int32[E + 1], bias[E n] or NULL */
+/* Multiplies each row of x[R, c] by its expert's weight; w[E n, c], offsets int32[E + 1], bias[E n] or NULL */
 tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *offsets, tensor *bias);
 tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row);
 tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table);
@@ -23,14 +23,13 @@ tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tens
 typedef struct record_qkv {
     tensor *q, *k, *v;
 } record_qkv;
-/* The columns of [tokens, heads head_size | kv_heads head_size | v], which a product made. */
+/* Splits [tokens, heads head_size | kv_heads head_size | v], which a product made, into columns. */
 record_qkv record_split_heads(recorder *r, tensor *qkv, const op_attributes *at);
 /* These three change q and k. */
 void record_head_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
 /* Normalises over all heads, of this rank and of the others along the tensor axis. */
 void record_width_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
-/* Rotates q and k. at->kv_heads 0: x->k [tokens, r] is one head that all heads of q share; the last r elements of each
- * head of q rotate as it does. */
+/* Rotates q and k. at->kv_heads 0: x->k [tokens, r] is one head for all of q's; the last r elements of each rotate. */
 void record_rope(recorder *r, const char *name, record_qkv *x, tensor *positions, tensor *table,
                  const op_attributes *at);
 /* Joins keys [tokens, heads (nope + rope)] of latent attention: each head of kn [tokens, heads nope], perhaps columns
@@ -52,14 +51,14 @@ tensor *record_latent_decode(recorder *r, const char *name, const record_latent 
  * gathered. sinks[heads], or NULL. */
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
                          tensor *sinks, const op_attributes *at);
-/* The same without sinks and a cap; peaks fp32[heads] become the largest scores of each head over the step's
+/* Records the same without sinks and a cap; peaks fp32[heads] become the max logit of each head over the step's
  * micro-batches. */
 tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
                                tensor *places, tensor *peaks, const op_attributes *at);
-/* Rows of x at their places among all. */
+/* Puts rows of x at their places among all. */
 tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places);
 tensor *record_copy(recorder *r, const char *name, tensor *x);
-/* x rounded to, or as, another type, which it must not be of already. Never differentiated. */
+/* Converts x to another type, which it must not have already. Never differentiated. */
 tensor *record_cast(recorder *r, const char *name, tensor *x, dtype type);
 tensor *record_geglu(recorder *r, const char *name, tensor *x);
 /* y = factor x */
@@ -70,13 +69,13 @@ tensor *record_soft_cap(recorder *r, const char *name, tensor *x, double cap);
 tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_gelu_exact(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);
-/* x holds pairs of a gate and an up: gate sigmoid(slope gate) (1 + up), of gates up to `limit` > 0, and ups between
- * -limit and limit */
+/* Activates x, pairs of a gate and an up: gate sigmoid(slope gate) (1 + up), with gates up to `limit` > 0, and ups
+ * between -limit and limit */
 tensor *record_swiglu_clamped(recorder *r, const char *name, tensor *x, double limit, double slope);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,
                        const op_attributes *at);
-/* Experts of tokens: weights fp32[t, k] and experts int32[t, k] of logits[t, E], by score + bias fp32[E] (or NULL). */
+/* Chooses experts: weights fp32[t, k] and experts int32[t, k] of logits[t, E], by score + bias fp32[E] (or NULL). */
 void record_route(recorder *r, const char *name, tensor **weights, tensor **experts, tensor *logits, tensor *bias,
                   const op_routing *as);
 typedef struct record_places {
@@ -93,10 +92,9 @@ typedef struct record_slots_out {
  * from as->skip on. */
 void record_slots(recorder *r, const char *name, const record_slots_out *out, tensor *experts, int64_t rows,
                   const op_routing *as);
-/* Adds to `over`. */
+/* Counts rows beyond each rung's capacity, and adds the numbers to `over`. */
 void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first);
-/* Copies tokens of x[t, h] to their places among `rows`, in `slots` slots (0: none): rows[rows, h], 0 where there is
- * none. */
+/* Copies tokens of x[t, h] to their places among `rows` in `slots` slots (0: none): rows[rows, h], 0 elsewhere. */
 tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows,
                         int slots);
 /* y[t, h] = addend + the sum of each token's rows, times weights; both may be NULL. */
@@ -105,7 +103,7 @@ typedef struct record_combine_in {
     int slots; /* slots of the rows; 0: none */
 } record_combine_in;
 tensor *record_combine(recorder *r, const char *name, const record_combine_in *in);
-/* The load of experts (int32[t, k], each token's choices) by group, `scale` times the counts: fp32[as->groups,
+/* Counts the load of experts (int32[t, k], each token's choices) by group, `scale` times the counts: fp32[as->groups,
  * as->experts], summed over the tensor and context ranks that divide samples' tokens. Never differentiated. `places`
  * here and below: NULL where token t is at t. */
 tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *places, const op_balance *as,
@@ -118,7 +116,7 @@ tensor *record_expert_share(recorder *r, const char *name, tensor *counts);
 typedef struct record_balance_in {
     tensor *logits, *load, *places;
 } record_balance_in;
-/* Adds to sums fp32[2], which somebody has set to 0 before: the loss for imbalance and the z-loss, each without its
+/* Adds to sums fp32[2], which the caller has zeroed: the loss for imbalance and the z-loss, each without its
  * coefficient. */
 void record_balance(recorder *r, const char *name, tensor *sums, const record_balance_in *in, const op_balance *as);
 /* Returns x; its uses bring the gradients of these losses to the logits. */
@@ -134,6 +132,6 @@ tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x);
 /* Sends equally many rows to each rank, in rank order, and returns the rows that each rank has for this one. */
 tensor *record_all_to_all(recorder *r, const char *name, axis a, tensor *x);
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x);
-/* Rows that coordinates divide as rows of AXIS_EXPERT and AXIS_HOLDERS, or back. */
+/* Converts rows divided by the coordinates to rows of AXIS_EXPERT and AXIS_HOLDERS, or back. */
 tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back);
 tensor *record_copy_to_shards(recorder *r, const char *name, axis a, tensor *x);

@@ -51,7 +51,7 @@ void recorder_keep(tensor *t)
     t->keep = true;
 }
 
-/* "layer 3/mlp/up", and where its site, "mlp/up", begins. */
+/* Makes "layer 3/mlp/up", and finds where its site, "mlp/up", begins. */
 static const char *label(recorder *r, const char **site, int layer, const char *of, const char *name)
 {
     int from = 0;
@@ -200,7 +200,7 @@ tensor *recorder_gradient(recorder *r, const tensor *w, uint8_t *accumulate)
         known->written = true;
         return s->gradient;
     }
-    /* Reduced each micro-batch: a gradient of its own until the last op has added its share. */
+    /* A gradient reduced each micro-batch has a tensor of its own until the last op has added its share. */
     *accumulate = known->partial ? OP_ADDS : OP_WRITES;
     if (!known->partial) {
         tensor *t = pool_alloc(r->pool, sizeof *t);
@@ -268,8 +268,7 @@ static int last_of(const char *names)
     return n;
 }
 
-/* True if `t` is columns of a tensor of this body's forward pass: the base, not `t`, is made, kept, recomputed and
- * differentiated. */
+/* True if `t` is columns of a forward tensor: the base, not `t`, is made, kept, recomputed and differentiated. */
 static bool is_columns(const recorder *r, const tensor *t)
 {
     return t->base && t->producer == t->base->producer && recorder_wants(r, t->base) &&
@@ -284,7 +283,7 @@ static tensor *same_columns(recorder *r, const tensor *t, tensor *base)
     return columns;
 }
 
-/* The output that is a sum of inputs (OP_SUMS), if it is at hand for the backward pass; else -1. */
+/* Returns the output that is a sum of inputs (OP_SUMS), if the backward pass has it; else -1. */
 static int kept_sum(const recorder *r, const op *o)
 {
     int sum = last_of(op_row_of(o)->out_names);
@@ -296,7 +295,7 @@ static int kept_sum(const recorder *r, const op *o)
 tensor *recorder_use(recorder *r, tensor *t)
 {
     if (t->id < 0 || t->id >= r->forward_tensors)
-        return t; /* persistent, or already of the backward pass */
+        return t; /* persistent, or already a tensor of the backward pass */
     if (r->again[t->id])
         return r->again[t->id];
     if (is_columns(r, t)) {

@@ -19,7 +19,7 @@
 typedef struct recorder_grid {
     axis_group group[AXIS_COUNT]; /* AXIS_VOCABULARY has one rank, where the stages do not divide it */
     bool ends_apart;              /* the embedding and the head are on different stages */
-    bool ends_folded;             /* they are on one of several, in chunks of their own */
+    bool ends_folded;             /* the ends are on one of several stages, in chunks of their own */
     unsigned divided; /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
     bool sequence;    /* activations between blocks are shards over tokens */
 } recorder_grid;
@@ -67,8 +67,7 @@ typedef struct recorder {
     bool remade, joined; /* flags of ops to come (kernels/table/op.h) */
     int rung;            /* capacity bucket (rung) of the program's row capacity for experts */
     int remade_ops;      /* recomputed ops of the forward pass so far */
-    const op *backward;  /* op that the gradient being recorded belongs to: its site begins the sites of the gradient's
-                            ops */
+    const op *backward;  /* the op differentiated at present: its site begins the sites of its gradient's ops */
     int sites;           /* dropout sites so far */
     /* Where the backward pass begins: tensors, and their cotangents, of losses or of another body. */
     tensor *turned[RECORDER_TURNS], *turned_cotangent[RECORDER_TURNS];
@@ -80,22 +79,22 @@ void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype comput
                    int parameters);
 void recorder_close(recorder *r); /* lists and tables; ops and tensors stay in the pool */
 
-/* Ops from now on are of this layer of the model ("layer 3" begins their labels); -1: of none. */
+/* Assigns ops from now on to this layer of the model ("layer 3" begins their labels); -1: to none. */
 void recorder_layer(recorder *r, int layer);
 
-/* Kept for the backward pass, whatever is recomputed. */
+/* Keeps a tensor for the backward pass, whatever is recomputed. */
 void recorder_keep(tensor *t);
-/* A tensor of this body without a producer: the chunk's input, a received cotangent. */
+/* Makes a tensor of this body without a producer: the chunk's input, a received cotangent. */
 tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placements place);
 /* Places an activation: `place` along the tensor axis, divided along the axes that divide samples and tokens. */
 placements recorder_activation(const recorder_grid *g, placement place);
-/* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
+/* Makes rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
-/* Columns [first, first + count) of a matrix, sharing bytes. Differentiable where an op made the matrix: the cotangents
- * of its columns are written side by side into one tensor, and every column must have one. The matrix must then not be
- * read as a whole. */
+/* Makes columns [first, first + count) of a matrix, sharing bytes. Differentiable where an op made the matrix: the
+ * cotangents of its columns are written side by side into one tensor, and every column must have one. The matrix must
+ * then not be read as a whole. */
 tensor *recorder_columns(recorder *r, tensor *of, int64_t first, int64_t count);
-/* One row of a matrix, as a vector. */
+/* Makes one row of a matrix, as a vector. */
 tensor *recorder_row(recorder *r, tensor *of, int64_t row);
 /* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call
  * is a use, and each use answers with one recorder_gradient_done() when its gradient is complete. NULL where `p` is. */
@@ -111,15 +110,14 @@ void recorder_begin_backward(recorder *r);
 /* Differentiates from `output` (its cotangent is `cotangent`; both are NULL where losses have begun the backward pass)
  * back to the chunk's input. Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent);
-/* Returns, after recorder_differentiate(), the cotangent of `t`, another tensor without a producer; NULL: none flows
- * there. */
+/* Returns, after it, the cotangent of `t`, another tensor without a producer; NULL: none flows there. */
 tensor *recorder_cotangent(recorder *r, const tensor *t);
 
 /* ---- used by gradient rules ---------------------------------------------------------------------------------- */
 
-/* A forward tensor for the backward pass: kept, or recomputed. */
+/* Returns a forward tensor for the backward pass: kept, or recomputed. */
 tensor *recorder_use(recorder *r, tensor *t);
-/* `value` flows into the cotangent of `of`: the first writes, later ones add. */
+/* Adds `value` to the cotangent of `of`: the first call writes, later ones add. */
 void recorder_flow(recorder *r, tensor *of, tensor *value);
 /* The cotangent of `of` so far, for an op that adds it itself (NULL: none yet); recorder_flow_set() gives the sum. */
 tensor *recorder_flow_take(recorder *r, const tensor *of);
@@ -127,7 +125,7 @@ void recorder_flow_set(recorder *r, const tensor *of, tensor *sum);
 /* Where the op about to be recorded is to write the cotangent of `of`: into columns of that of its base. NULL:
  * anywhere. */
 tensor *recorder_flow_into(recorder *r, const tensor *of);
-bool recorder_wants(const recorder *r, const tensor *of); /* does anything upstream have a gradient? */
+bool recorder_wants(const recorder *r, const tensor *of); /* true if a tensor upstream has a gradient */
 /* The fp32 tensor that the gradient of weight `w` is to be written or added to by the op about to be recorded, and
  * which (enum op_accumulate). Call recorder_gradient_done() after it. */
 tensor *recorder_gradient(recorder *r, const tensor *w, uint8_t *accumulate);

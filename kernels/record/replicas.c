@@ -37,7 +37,7 @@ axis replicas_next_sum(const parameter *p, const tensor *d, axis after)
     return due && is_partial(d, p->replicas) ? p->replicas : AXIS_COUNT;
 }
 
-/* A gradient of which a rank holds only the rows that it owns begins with these. */
+/* Returns the first row of a gradient that the rank holds: its own first row where it holds its own rows only. */
 static int64_t first_held(const storage *s)
 {
     return s->shard_gradient && !s->of->vector ? s->own_first : 0;

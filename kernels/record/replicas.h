@@ -7,7 +7,7 @@
 #include "kernels/table/op.h"
 #include "kernels/record/storage.h"
 
-/* The rows that the replicas own, of which `own` are this rank's -> the whole weight. */
+/* Gathers the rows that the replicas own, `own` being this rank's, to the whole weight. */
 op replicas_gather(const axis_group *groups, const storage *s, tensor *own);
 
 /* Returns the next axis along which to sum gradient `d` of a parameter, once `after` is done (AXIS_COUNT: none is
@@ -18,8 +18,7 @@ axis replicas_next_sum(const parameter *p, const tensor *d, axis after);
  * rank's own rows; along an axis of copies of some rows, these rows alone. */
 op replicas_sum(const axis_group *groups, const storage *s, axis a, tensor *d);
 
-/* Gathers, rank after rank, the notes that each rank along the axis has taken of its own tokens, equally many rows
- * each. */
+/* Gathers, rank after rank, each rank's notes of its own tokens along the axis, equally many rows each. */
 op replicas_gather_notes(const axis_group *groups, axis a, tensor *own);
 
 /* Sends compressed gradients: each replica's message [parts, bytes] to the ranks that make the sum, of storage.sum_rows

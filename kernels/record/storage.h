@@ -45,7 +45,7 @@ typedef struct storage {
     tensor *feedback, *feedback_sum;
 } storage;
 
-/* Does a step begin with gathering the whole weight, out of the rows that the replicas have updated? */
+/* True if a step begins by gathering the whole weight from the rows that the replicas have updated. */
 static inline bool storage_is_gathered(const storage *s)
 {
     return s->divided && !s->shard_weight;

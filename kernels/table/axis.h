@@ -37,7 +37,7 @@ typedef struct axis_coordinate {
     const char *name;
     axis_divides divides;
     bool sums;  /* its ranks hold the same weights and see other tokens */
-    bool named; /* people are told of it although there is one rank along it */
+    bool named; /* people see it although it has one rank */
 } axis_coordinate;
 
 typedef enum axis_rule { AXIS_WHOLE, AXIS_ENDS, AXIS_BLOCKS, AXIS_ACROSS } axis_rule;
@@ -83,7 +83,7 @@ enum {
 
 /* The group along an axis that one rank belongs to. */
 typedef struct axis_group {
-    int ranks, rank; /* how many, and its place among them; 0 and -1: it belongs to none */
+    int ranks, rank; /* number of ranks, and this one's place among them; 0 and -1: it belongs to none */
     unsigned slots;  /* slots of placements along it in which it has more than one rank */
 } axis_group;
 
@@ -95,7 +95,7 @@ static inline const char *axis_name(axis a)
     return axis_rows[a].name;
 }
 
-/* Do ops communicate along it? */
+/* True if ops communicate along it. */
 static inline bool axis_has_messages(axis a)
 {
     return axis_rows[a].queue != AXIS_QUEUE_NONE;
@@ -121,14 +121,14 @@ static inline unsigned axis_slots(axis a)
 
 const char *axis_slot_name(int slot);
 
-/* Are activations divided along the coordinate, so that weights are shared along it? */
+/* True if activations are divided along the coordinate, so that weights are shared along it. */
 static inline bool axis_divides_activations(int coordinate)
 {
     return axis_coordinates[coordinate].divides == AXIS_DIVIDES_SAMPLES ||
            axis_coordinates[coordinate].divides == AXIS_DIVIDES_TOKENS;
 }
 
-/* Do its ranks compute the same layer together, on the same samples? */
+/* True if its ranks compute the same layer together, on the same samples. */
 static inline bool axis_shares_layers(int coordinate)
 {
     return axis_coordinates[coordinate].divides == AXIS_DIVIDES_WEIGHTS ||

@@ -31,7 +31,7 @@ typedef struct devices_row {
 const devices_row *devices_named(const char *word);
 /* The row of a GPU by the name that its driver gives, or NULL: it is not in the table. */
 const devices_row *devices_of_gpu(const char *name);
-/* A row's place in the table, for other ranks, and back; -1: NULL. */
+/* Converts a row to its place in the table, for other ranks, and back; -1: NULL. */
 int devices_number(const devices_row *d);
 const devices_row *devices_numbered(int number);
 /* FLOP/s of a device with this number of multiprocessors, in proportion to the row's; 0 without a row. */

@@ -63,8 +63,8 @@ enum op_accumulate {
 
 /* How compress and decompress encode. */
 typedef struct op_compression {
-    int64_t messages; /* decompress: the number that is summed */
-    float density;    /* the share that some methods send */
+    int64_t messages; /* decompress: number of summed messages */
+    float density;    /* the share of elements that some methods send */
     uint8_t kind;     /* compress_kind */
 } op_compression;
 
@@ -78,11 +78,11 @@ typedef struct op_vocabulary {
 typedef struct op_dropout {
     int32_t sample;        /* the micro-batch's first sample, after scalars.first_sample */
     int32_t sample_tokens; /* tokens of a sample */
-    int32_t site;          /* which place in the model draws */
+    int32_t site;          /* the place in the model that draws */
     float probability;
 } op_dropout;
 
-enum { ROUTING_EXPERTS = 512, ROUTING_ACTIVE = 32 }; /* the most experts, and of one token */
+enum { ROUTING_EXPERTS = 512, ROUTING_ACTIVE = 32 }; /* the most experts, and the most of one token */
 
 /* How tokens choose experts, and which of them this rank has. */
 typedef struct op_routing {
@@ -90,8 +90,7 @@ typedef struct op_routing {
                             earlier passes */
     int32_t experts;     /* columns of the logits */
     int32_t active;      /* experts of a token */
-    int32_t groups;      /* number of groups that divide the experts evenly, the best of which a token chooses from; 0:
-                            no groups */
+    int32_t groups;      /* groups of equally many experts, the best of which a token chooses from; 0: none */
     int32_t groups_kept; /* groups that a token chooses from */
     int32_t group_best;  /* a group's score is the sum of its `group_best` best experts' scores */
     int32_t local;       /* assign: experts of this rank, from attributes.first on */
@@ -111,15 +110,15 @@ typedef struct op_ladder {
     int32_t slots, experts;         /* ranks that divide `experts`, each with that capacity; 0: none */
 } op_ladder;
 
-/* Which losses a router's logits get for its load (ops expert_load, balance and their like). */
+/* Losses of a router's logits for its load (ops expert_load, balance and their like). */
 typedef struct op_balance {
-    float load, z;           /* the losses' coefficients: of p load, of (log sum exp)^2 */
-    int32_t sequence;        /* neighbouring tokens that are one group; 0: all are */
+    float load, z;           /* coefficients of the losses p load and (log sum exp)^2 */
+    int32_t sequence;        /* neighbouring tokens of one group; 0: all are one */
     int32_t groups, experts; /* expert_load: rows and columns of load */
     uint8_t sigmoid;         /* probabilities are sigmoids divided by their sum, else a softmax */
 } op_balance;
 
-/* Which rows of a weight make elements of which heads of q or k (op qk_factors). */
+/* Maps rows of a weight to the heads of q or k that they make (op qk_factors). */
 typedef struct op_qk_clip {
     int32_t heads;   /* heads of this rank */
     int32_t blocks;  /* blocks of rows, from the first: block b belongs to head b mod heads */
@@ -129,8 +128,8 @@ typedef struct op_qk_clip {
 } op_qk_clip;
 
 /* Attributes that an op has beside its operands. The first part says where and with whom an op communicates
- * (COMMUNICATION, HOST, WAIT, and ops that go with them: share, compress, decompress) and holds attributes of several
- * families. The second part is a union with one struct a family: passes check the class before they read it. */
+ * (COMMUNICATION, HOST, WAIT, and ops that go with them: copy_to_shards, compress, decompress) and holds attributes of
+ * several families. The second part is a union with one struct a family: passes check the class before they read it. */
 typedef struct op_attributes {
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t axis;       /* enum axis */
@@ -139,11 +138,9 @@ typedef struct op_attributes {
     int16_t bundle;     /* its place among the ops that are launched as one, at the last of them */
     int16_t bundle_of;  /* the number of these ops; 0: it is alone */
     int32_t request;    /* index of the asynchronous op's request slot */
-    int32_t group_size; /* ranks along `axis`; attention: ranks that divide samples into zig-zag shards; 0: they do
-                           not */
+    int32_t group_size; /* ranks along `axis`; attention: ranks that hold zig-zag shards of samples; 0: none do */
     int32_t group_rank; /* this rank's place among them */
-    int32_t owner;      /* the member that alone has all of the gathered or scattered tensor; -1: divided by
-                           shard_rows() */
+    int32_t owner;      /* the one member with all of a gathered or scattered tensor; -1: split by shard_rows() */
     int32_t peer;       /* world rank of a message's other end */
     float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
     float offset;       /* RMS norm: its values are multiplied by w + offset */
@@ -157,8 +154,7 @@ typedef struct op_attributes {
             int32_t heads, kv_heads, head_size;
             int32_t sequence;    /* tokens of a sample */
             int32_t window;      /* sliding window in tokens; 0: none */
-            int32_t run;         /* attention with places: length of each run of queries at neighbouring token
-                                    positions; else 0 */
+            int32_t run;         /* attention with places: length of each run of neighbouring queries; else 0 */
             float cap;           /* a tanh keeps scores, and values of soft_cap, between -cap and cap; 0: none does */
             int64_t workspace;   /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
             uint8_t inverse;     /* rope: rotates back */
@@ -186,15 +182,15 @@ typedef struct op_attributes {
 
 typedef struct op {
     uint8_t kind;  /* op_kind */
-    uint8_t phase; /* program.h: which action it belongs to */
+    uint8_t phase; /* program.h: the action that it belongs to */
     int16_t chunk;
     int16_t layer;      /* the model's layer; -1: none */
     int32_t microbatch; /* -1: outside the micro-batches */
     int32_t index;      /* index in its program, or in its body while recording */
-    bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
+    bool detached;      /* recorded by hand within the forward pass: differentiation skips it */
     int32_t lasting;    /* its number among the ops of its body that are not recomputed */
     bool remade;        /* the backward pass recomputes its outputs, whatever else is kept */
-    bool joined;        /* gradients of its weights are made in the action of its inputs' */
+    bool joined;        /* gradients of its weights are made in the action of its inputs' gradients */
     tensor *in[OP_MAX_IN];
     tensor *out[OP_MAX_OUT];
     tensor *scratch;                    /* working memory of the implementation, or NULL */
@@ -268,25 +264,25 @@ static inline bool op_is(const op *o, op_class class)
     return op_row_of(o)->class == class;
 }
 
-/* Does it have one of these flags? */
+/* True if it has one of these flags. */
 static inline bool op_has(const op *o, unsigned flags)
 {
     return (op_row_of(o)->flags & flags) != 0;
 }
 
-/* Communication, which runs on a queue of its axis. */
+/* True for communication, which runs on a queue of its axis. */
 static inline bool op_communicates(const op *o)
 {
     return op_is(o, OP_CLASS_COMMUNICATION);
 }
 
-/* A copy between a device and host memory. */
+/* True for a copy between a device and host memory. */
 static inline bool op_copies(const op *o)
 {
     return op_is(o, OP_CLASS_HOST);
 }
 
-/* Asynchronous: it is done at the wait that names its request. */
+/* True if asynchronous: it is done at the wait that names its request. */
 static inline bool op_starts(const op *o)
 {
     return op_communicates(o) || op_copies(o);
@@ -297,7 +293,7 @@ static inline bool op_waits(const op *o)
     return op_is(o, OP_CLASS_WAIT);
 }
 
-/* An op that a backend's kernel does, where and when it stands in the program. */
+/* True if a backend's kernel computes it, where and when it stands in the program. */
 static inline bool op_computes(const op *o)
 {
     return !op_starts(o) && !op_waits(o);
@@ -312,7 +308,7 @@ const char *op_text(char *out, int bytes, const op *o);
 /* Rows [first, first + count) of `rows` that belong to `rank` of `ranks`: as even as can be, the first ranks one
  * more. */
 void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int rank);
-/* The rank that `row` belongs to, and in *within its number there. */
+/* Returns the rank that `row` belongs to, and in *within its number there. */
 int shard_owner(int64_t *within, int64_t rows, int ranks, int64_t row);
 
 /* ---- a backend's implementations ----------------------------------------------------------------------------- */
@@ -320,7 +316,7 @@ int shard_owner(int64_t *within, int64_t rows, int ranks, int64_t row);
 typedef struct op_backend {
     const char *name;
     const op_kernel *kernels; /* [OP_COUNT] */
-    /* Working memory that the implementation of `o` wants during the op; 0 for most. */
+    /* Bytes of working memory that the implementation of `o` wants during the op; 0 for most. */
     int64_t (*scratch_bytes)(const op *o, int threads);
     /* Sets o->prepared before the first step, or leaves it NULL. NULL where the device does it. */
     status (*prepare)(op *o, int threads);
@@ -330,9 +326,9 @@ typedef struct op_backend {
         *device; /* word of the device (devices.def) that plans are for where they name none; NULL: DEVICES_ASSUMED */
     void (*words)(char *out,
                   int bytes); /* libraries and instructions, for a self-check; NULL where the device prints them */
-    bool same_bits;           /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
+    bool same_bits;           /* no choice that a memory budget makes changes a bit of the results */
 } op_backend;
 
 extern const op_backend cpu_backend;
-/* Does this machine's processor multiply bf16, as its kernels do then? */
+/* True if this machine's processor multiplies bf16, as its kernels do then. */
 bool cpu_multiplies_bf16(void);

@@ -1,5 +1,5 @@
-/* The precision table (precision.def): which types a training step computes in, and the peaks that this needs of a
- * device.
+/* The precision table (precision.def): the types of a training step's computations, and the device peaks that they
+ * reach.
  *
  * Types are decided here and nowhere else: recording asks for the compute type, the optimizer for the master's, and
  * product_settle() says of each recorded product in which types it multiplies. Later passes read the types of tensors.
@@ -42,13 +42,13 @@ static inline dtype precision_compute(precision_kind kind)
 
 /* The precision where none is asked for; `half`: the device multiplies bf16. */
 precision_kind precision_default(bool half);
-/* Does any precision compute in this type? */
+/* True if any precision computes in this type. */
 bool precision_computes_in(dtype type);
-/* Can a weight be kept in `type` by the optimizer: as its master, or as the weight itself? */
+/* True if the optimizer can keep a weight in `type`: as its master, or as the weight itself. */
 bool precision_keeps(precision_kind kind, dtype type);
-/* Is it a type of an optimizer's state or master that updates widen to compute and round stochastically? */
+/* True for a type of an optimizer's state or master that updates widen to compute and round stochastically. */
 bool precision_is_narrow(dtype type);
 /* The peak that products of operands of `type` can reach; `rounds`: train.tf32 holds. */
 peak_kind precision_peak(dtype type, bool rounds);
-/* Is that another peak, because the products round their operands? */
+/* True if that is another peak, because the products round their operands. */
 bool precision_rounds(dtype type, bool rounds);

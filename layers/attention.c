@@ -18,7 +18,7 @@ static tensor *gather_context(recorder *r, const char *name, tensor *x, const la
     return record_arrange(r, label, x, in->all_places);
 }
 
-/* Each rank's queries meet the keys and values of all (2407.21783). */
+/* Gathers the keys and values of all context ranks, which each rank's queries read (2407.21783). */
 static void share_keys(recorder *r, record_qkv *heads, const layer_inputs *in)
 {
     if (r->grid.group[AXIS_CONTEXT].ranks == 1)
@@ -27,8 +27,8 @@ static void share_keys(recorder *r, record_qkv *heads, const layer_inputs *in)
     heads->v = gather_context(r, "v", heads->v, in);
 }
 
-/* Attention of this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. sinks
- * NULL: there are none. In training, in->peaks notes the largest scores where it has rows. */
+/* Attends this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. sinks NULL:
+ * there are none. In training, in->peaks notes the max logits where it has rows. */
 static tensor *attend(recorder *r, const attention_layer *a, const layer_inputs *in, const record_qkv *heads,
                       tensor *sinks, op_attributes at)
 {
@@ -112,7 +112,7 @@ static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_i
 /* Epsilon of the norms of latents, whatever epsilon the model's other norms have. */
 #define LATENT_EPSILON 1e-6f
 
-/* Columns of x as rows of their own. */
+/* Makes columns of x a matrix of their own. */
 static tensor *take_columns(recorder *r, const char *name, tensor *x, int64_t first, int64_t count)
 {
     return record_copy(r, name, recorder_columns(r, x, first, count));
@@ -129,7 +129,7 @@ static tensor *multiply_down(recorder *r, const char *name, tensor *x, const par
     return record_linear(r, name, x, recorder_weight(r, w), recorder_weight(r, bias));
 }
 
-/* Queries of all tokens, [tokens, heads head_size]. */
+/* Makes the queries of all tokens, [tokens, heads head_size]. */
 static tensor *make_queries(recorder *r, const attention_layer *a, tensor *x)
 {
     const latent_layer *l = &a->latent;

@@ -1,8 +1,8 @@
 /* Choices of tokens for the loss that balances the experts of routers. */
 #pragma once
 
-/* Tokens that a loss that balances experts takes the load of each, f, and its mean probability, P (2101.03961), over:
- * with E experts it is E sum f P, 1 where all are alike. */
+/* Tokens over which a loss takes the load of each expert, f, and its mean probability, P (2101.03961): with E experts
+ * it is E sum f P, 1 where all are alike. */
 typedef enum layer_balance {
     LAYER_BALANCE_SEQUENCE, /* a sample: no layout changes it */
     LAYER_BALANCE_LAYER,    /* a layer's tokens of a micro-batch */

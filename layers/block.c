@@ -8,7 +8,7 @@ static tensor *mix_mlp(recorder *r, const block_layer *b, const layer_inputs *in
     const mlp_layer *m = &b->mlp;
     tensor *bias = recorder_weight(r, m->up_bias);
     tensor *full = layer_enter(r, from->x);                                        /* [tokens, hidden] */
-    tensor *h = record_linear(r, "mlp/up", full, recorder_weight(r, m->up), bias); /* columns over the ranks */
+    tensor *h = record_linear(r, "mlp/up", full, recorder_weight(r, m->up), bias); /* the ranks divide columns */
     tensor *a = m->exact    ? record_gelu_exact(r, "mlp/gelu", h)                  /* [tokens, ffn / tp] */
                 : !m->gated ? record_gelu(r, "mlp/gelu", h)
                 : m->gelu   ? record_geglu(r, "mlp/geglu", h)
@@ -89,12 +89,12 @@ void layer_block(recorder *r, stream *s, const block_layer *b, const layer_input
     for (const sublayer *l = b->sub; l < b->sub + LAYER_SUBLAYERS; l++) {
         if (!l->mixers)
             continue;
-        tensor *branch = l->joins ? s->delta : NULL; /* so far */
+        tensor *branch = l->joins ? s->delta : NULL; /* the branch so far */
         if (l->joins)
             s->delta = NULL;
         tensor *x = layer_norm(r, s, &l->norm, in);
         if (first)
-            recorder_keep(s->sum); /* all that full recompute keeps of a block */
+            recorder_keep(s->sum); /* full recompute keeps only this of a block */
         x = mix_all(r, s, b, l->mixers, in, x);
         if (l->post_norm.weight)
             x = layer_norm_of(r, "norm behind", x, &l->post_norm, in);

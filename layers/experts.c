@@ -27,13 +27,13 @@ static routed route_tokens(recorder *r, const experts_layer *e, const layer_inpu
     int64_t local;
     tensor *w = recorder_weight(r, e->router);
     MUST(!e->fp32_logits || !e->router_bias, "%s: logits in fp32 have no bias", name);
-    /* Logits nearer each other than a step of 16 bits are told apart in fp32 alone. */
+    /* fp32 alone separates logits nearer each other than a step of 16 bits. */
     out.logits = e->fp32_logits ? record_linear_wide(r, name, x, w)
                                 : record_linear(r, name, x, w, recorder_weight(r, e->router_bias));
     tensor *bias = recorder_weight(r, e->bias);
     record_route(r, "experts/route", &out.weights, &out.experts, out.logits, bias, &e->routing);
     out.own = out.experts;
-    recorder_keep(out.weights); /* a choice that was made again might be another */
+    recorder_keep(out.weights); /* a recomputed choice might differ */
     recorder_keep(out.experts);
     tensor **all[] = {&out.tokens, &out.weights, &out.experts};
     out.tokens = x;
@@ -162,7 +162,7 @@ static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x,
                               experts / (tokens * (pooled ? in->routers : x->routing.active)));
 }
 
-/* Which token of the micro-batch each of this rank's is, where groups are samples. */
+/* Returns the place in the micro-batch of each of this rank's tokens, where groups are samples. */
 static tensor *places_of(recorder *r, const layer_inputs *in)
 {
     if (in->router_over != LAYER_BALANCE_SEQUENCE)

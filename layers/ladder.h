@@ -30,9 +30,9 @@ typedef struct ladder_waves {
     int count;
 } ladder_waves;
 
-/* Returns the passes of a rung, counted from 0; a rung above the last is the last. */
+/* Returns the passes of a rung, from 0 on; rungs above the last have the last one's. */
 ladder_waves ladder_waves_of(const ladder_shape *s, int rung);
-/* How many rungs there are, from 1 to LADDER_RUNGS. */
+/* Returns the number of rungs, from 1 to LADDER_RUNGS. */
 int ladder_rungs(const ladder_shape *s);
-/* Rows that it has room for. */
+/* Returns the rows that it has room for. */
 int64_t ladder_room(const ladder_waves *w);

@@ -27,7 +27,7 @@ enum layer_value {
 /* The sizes that rows of values.def name; 0: there is no such value. */
 typedef struct layer_sizes {
     dtype compute;      /* operand type of products */
-    int64_t rope[3];    /* positions, columns, and positions of windows' own table */
+    int64_t rope[3];    /* positions, columns, and positions of the windows' own table */
     int64_t logits[2];  /* samples that are decoded, and this rank's rows of the vocabulary */
     int64_t over;       /* capacity buckets (rungs) */
     int64_t routers;    /* 1 where the model has experts */
@@ -44,8 +44,8 @@ typedef enum layer_mixer {
 
 /* Communication choices, where two ways lead to the same values. */
 typedef struct layer_transfers {
-    bool latents; /* context ranks gather latents and expand all; else keys and values */
-    bool slots;   /* where ranks divide experts, tokens travel in slots; else all are gathered */
+    bool latents; /* context ranks gather latents and expand all; else they gather keys and values */
+    bool slots;   /* where ranks divide experts, tokens travel in slots; else all tokens are gathered */
 } layer_transfers;
 
 /* Tensors that the host gives to a program and reads back: all of a step's, or one layer's of one micro-batch. */
@@ -70,10 +70,8 @@ typedef struct layer_inputs {
     tensor *const *states; /* decoding: states of the mixers, each block's from its `state` on; else NULL */
     int sequence;          /* tokens of a sample */
     int64_t micro_batch;   /* tokens of a micro-batch, of all ranks that divide them */
-    int run;               /* length of each run of this rank's tokens that are neighbours in one sample; 0: whole
-                              samples */
-    bool halves;           /* zig-zag shards: run i of each sample and the i-th last, on each of the ranks that divide
-                              samples */
+    int run;               /* length of this rank's runs of neighbouring tokens of a sample; 0: whole samples */
+    bool halves;           /* zig-zag shards of samples: run i and the i-th last, on each rank that divides them */
     layer_transfers transfers;
     float epsilon;                     /* added to mean squares of norms */
     double router_loss, router_z_loss; /* coefficients; 0: there is none */
@@ -92,8 +90,7 @@ typedef struct norm_layer {
 typedef struct latent_layer {
     const parameter *q_down, *q_norm; /* [q rank, hidden], [q rank]; NULL: queries are products of the block's input */
     const parameter *q_up;            /* [heads head_size, q rank] of this rank's heads */
-    const parameter *kv_down;         /* [rank + rotated, hidden]: the latent, then the rotated part of all heads'
-                                         keys */
+    const parameter *kv_down;         /* [rank + rotated, hidden]: the latent, then the rotated elements of all keys */
     const parameter *q_down_bias, *kv_down_bias; /* biases of these two products; or NULL */
     const parameter *kv_norm;                    /* [rank] */
     const parameter *kv_up; /* [heads (head_size - rotated) + heads v_head_size, rank]: all keys, all values */
@@ -115,12 +112,12 @@ typedef struct attention_layer {
     double multiplier; /* factor of scores; 0: 1 / sqrt(head_size) */
     double cap;        /* soft cap of scores: cap tanh(score / cap); 0: none */
     float norm_offset; /* added to the weights of q_norm and k_norm */
-    bool width_norm;   /* they are over all heads, of this rank and of the other tensor ranks, not over each */
-    bool local;        /* the rotary table is that of windows */
+    bool width_norm;   /* q_norm and k_norm are over all heads of all tensor ranks, not over each */
+    bool local;        /* uses the rotary table of windows */
     bool rotary;       /* queries and keys are rotated by their positions */
     bool interleaved;  /* rotation pairs neighbours, not elements half a head apart */
     bool shared;       /* the model has fewer key/value heads than heads */
-    int index;         /* among this rank's layers that attend */
+    int index;         /* number among this rank's layers that attend */
 } attention_layer;
 
 typedef struct mlp_layer {
@@ -128,7 +125,7 @@ typedef struct mlp_layer {
     const parameter *up_bias;
     const parameter *down;      /* [hidden, ffn] */
     const parameter *down_bias; /* like out_bias */
-    bool gated, gelu;           /* gelu: the gate's, not silu */
+    bool gated, gelu;           /* gelu: the gate is gelu, not silu */
     bool exact;                 /* gelu without a gate is exact, not its tanh form */
 } mlp_layer;
 
@@ -142,10 +139,9 @@ typedef struct experts_layer {
     double limit, slope;                                /* limit > 0: the activation is swiglu_clamped */
     ladder_shape ladder;                                /* lacks tokens and ranks */
     op_routing routing;                                 /* how a token's experts are chosen */
-    bool gelu;                                          /* the gate's, not silu */
-    bool fp32_logits;                                   /* the router's logits are fp32 and have no bias; else they have
-                                                           x's type */
-    int index;                                          /* among the model's layers with experts */
+    bool gelu;                                          /* the gate is gelu, not silu */
+    bool fp32_logits; /* fp32 logits of the router, without a bias; else logits of x's type */
+    int index;        /* number among the model's layers with experts */
 } experts_layer;
 
 /* Weights of an MTP module (layers/loss.c) beside its block's. */
@@ -158,9 +154,8 @@ typedef struct mtp_layer {
 typedef struct sublayer {
     norm_layer norm, post_norm; /* weight NULL: none */
     unsigned mixers;            /* 1 << MIXER_name of each; 0: there is no such sublayer */
-    bool joins;                 /* continues the branch of the sublayer before it: reads that one's norm input and is
-                                   added to it; else it begins a branch, which reads the stream with all branches
-                                   before */
+    bool joins;                 /* continues the branch of the sublayer before it: reads the same norm input and is
+                                   added to it; else it begins a branch, which reads the stream with all before */
 } sublayer;
 
 enum { LAYER_SUBLAYERS = 2 };
@@ -213,7 +208,7 @@ typedef struct router_pool {
     int count;
 } router_pool;
 
-/* The places that draw (dropout) are numbered over the whole model: first the embedding's, then each block's. */
+/* The sites that draw (dropout) are numbered over the whole model: first the embedding's, then each block's. */
 enum { LAYER_EMBEDDING_SITES = 1, LAYER_BLOCK_SITES = 2 };
 
 /* norm(x) */
@@ -226,7 +221,7 @@ typedef struct mixer_input {
     router_pool *routers;
 } mixer_input;
 
-/* Something that decoding keeps of a block: [samples, positions, size[0]], or [samples, size[0], size[1]]. */
+/* A decoding state of a block: [samples, positions, size[0]], or [samples, size[0], size[1]]. */
 typedef struct layer_state {
     const char *name;
     bool by_position;
@@ -246,13 +241,13 @@ typedef struct layer_mixer_row {
     tensor *(*record)(recorder *r, const block_layer *b, const layer_inputs *in, const mixer_input *from);
     /* Fills `out` with the mixer's decoding states and returns their number. */
     int (*states)(layer_state out[LAYER_STATES], const block_layer *b);
-    /* Which rows of the weight `p` make which heads' queries or keys, without a threshold; blocks 0: none do. */
+    /* Says which rows of the weight `p` make which heads' queries or keys, without a threshold; blocks 0: none do. */
     op_qk_clip (*clip)(const block_layer *b, const parameter *p);
 } layer_mixer_row;
 
 extern const layer_mixer_row layer_mixers[MIXER_COUNT];
 
-/* Has a mixer of it scores of queries and keys (QK-clip's)? */
+/* True if one of its mixers has scores of queries and keys (QK-clip's). */
 bool layer_attends(const block_layer *b);
 /* Says which of the block's queries and keys the rows of `p` make. */
 op_qk_clip layer_clipped(const block_layer *b, const parameter *p);
@@ -267,8 +262,7 @@ int states_attention(layer_state out[LAYER_STATES], const block_layer *b);
 int states_latent(layer_state out[LAYER_STATES], const block_layer *b);
 op_qk_clip clip_attention(const block_layer *b, const parameter *p);
 op_qk_clip clip_latent(const block_layer *b, const parameter *p);
-/* Returns x, with the losses of a pool's routers attached: uses of the result bring their gradients to the logits.
- * Returns x unchanged where there are none. */
+/* Returns x, or x with the losses of a pool's routers attached: its uses bring their gradients to the logits. */
 tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);
 /* The embedding of ids, by the rank's rows of the vocabulary, summed over the tensor ranks. */

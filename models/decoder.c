@@ -8,13 +8,13 @@
 #include "memory/log.h"
 #include "models/names.h"
 
-/* A vocabulary is padded by a 32nd, at most, to be divided evenly by those who share its gradient and its state. */
+/* Padding adds a 32nd at most to a vocabulary, so that ranks divide its gradient and its state evenly. */
 enum { VOCABULARY_MULTIPLE = 64, VOCABULARY_PADDED = 32 };
 
 /* The standard deviation of initial weights. */
 #define DEVIATION 0.02f
 
-/* Everything the building of one parameter needs to know. */
+/* State of the building of one parameter. */
 typedef struct builder {
     decoder *d;
     pool *pool;
@@ -77,7 +77,7 @@ static extent padded_part(int64_t all, int64_t width, int64_t index)
     return e;
 }
 
-/* Who divides the vocabulary: the tensor ranks, of one stage or of all. */
+/* Returns this rank's part of the vocabulary, which the tensor ranks divide, of one stage or of all. */
 static extent vocabulary_part(const builder *b)
 {
     const axis_group *group = b->layout->grid.group, *stages = &group[AXIS_VOCABULARY];
@@ -130,14 +130,14 @@ static placement placement_of(const builder *b, parts_divided divided)
     return b->tensor == 1 ? place_replicate() : places[divided];
 }
 
-/* Rows from `from` on are on the other ranks along an axis, too. */
+/* Notes that rows from `from` on are on the other ranks along an axis, too. */
 static void add_copies(parameter *p, axis along, int64_t from)
 {
     MUST(p->copy_count < PARAMETER_COPIES, "%s: too many copies", p->name);
     p->copies[p->copy_count++] = (parameter_copies){along, from};
 }
 
-/* And its gradient is the sum of theirs. */
+/* Notes the same, and that the gradient is the sum of theirs. */
 static void add_summed_copies(parameter *p, axis along, int64_t from)
 {
     add_copies(p, along, from);
@@ -160,7 +160,7 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
         add_copies(p, AXIS_TENSOR, 0);
     const axis_group *group = b->layout->grid.group;
     p->replicas = row->divided == PARTS_EXPERTS ? AXIS_HOLDERS : AXIS_GRADIENT;
-    /* Generating, all tensor ranks have all tokens, and compute all experts. */
+    /* True where tensor ranks have all tokens, and compute all experts: in generation. */
     bool alike = row->divided == PARTS_EXPERTS && b->tensor > 1 && !b->layout->grid.sequence;
     for (int i = 0; i < AXIS_SLOTS; i++) {
         if (!alike && group[p->replicas].slots >> i & 1)
@@ -262,7 +262,7 @@ static parameter *build_array(builder *b, const parts_slot *slots, int count, co
 
 /* ---- places -------------------------------------------------------------------------------------------------- */
 
-/* Where in the struct of its place a weight's array goes. */
+/* Offsets of the weights' arrays in the structs of their places. */
 #define STRUCT_EMBEDDING embedding_layer
 #define STRUCT_FIRST     embedding_layer
 #define STRUCT_BLOCK     block_layer
@@ -278,7 +278,7 @@ static parts_place place_of(int slot)
     return parts_row_of((parts_slot)slot)->place;
 }
 
-/* The weights of a place, into its struct, of the layer that the builder is in. */
+/* Builds the weights of a struct, for the layer that the builder is in. */
 static void build_place(builder *b, parts_place place, void *into)
 {
     for (int i = 0; i < SLOT_COUNT;) {
@@ -412,7 +412,7 @@ static embedding_layer build_embedding(builder *b)
     return (embedding_layer){.table = table, .first = vocabulary_part(b).first};
 }
 
-/* The first chunk's table once more, for the last chunk: with its own gradient, which is summed with the other's. */
+/* Copies the first chunk's table for the last chunk, with a gradient of its own, which is summed with the other's. */
 static parameter *build_copy(builder *b, const parameter *embedding, const char *label)
 {
     parameter *copy = build_table(b, SLOT_EMBEDDING, label);
@@ -423,7 +423,7 @@ static parameter *build_copy(builder *b, const parameter *embedding, const char 
     return copy;
 }
 
-/* Has one chunk both ends, and are they not divided? */
+/* True if one chunk has both ends, and they are not divided. */
 static bool ends_meet(const builder *b, const parameter *embedding)
 {
     const recorder_grid *g = &b->layout->grid;

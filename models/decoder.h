@@ -33,8 +33,8 @@ typedef struct decoder {
     int chunk_count;
     parameter **parameters; /* the model's order */
     int parameter_count;
-    int numbers;   /* their numbers are below this one: some are other ranks' */
-    int states;    /* that decoding keeps of this rank's blocks */
+    int numbers;   /* upper bound of their numbers: some are other ranks' */
+    int states;    /* decoding states of this rank's blocks */
     int attending; /* blocks of this rank that attend */
 } decoder;
 
@@ -49,8 +49,7 @@ typedef struct decoder_layout {
 
 /* Returns the ladder of a layer that has experts, without tokens and ranks. */
 ladder_shape decoder_ladder(const model_shape *shape);
-/* The first layer where ranks that divide a sample exchange tensors, and which ones they exchange; layer -1: none
- * does. */
+/* The first layer where ranks that divide a sample exchange tensors, and which ones; layer -1: none does. */
 typedef struct decoder_crossing {
     int layer;
     layer_crossing what;

@@ -358,7 +358,7 @@ const char *huggingface_silent(int index)
 
 /* ---- writing ---- */
 
-/* Does config.json of the architecture say this size? */
+/* True if config.json of the architecture has this size. */
 static bool has_number(shape_architecture a, size_t offset)
 {
     for (int i = 0; i < NUMBERS; i++)
@@ -497,8 +497,7 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         huggingface_put_latent(root, s);
     if (shape_has_key(s->architecture, KEY_MTP))
         json_object_set_new(root, "num_nextn_predict_layers", json_integer(s->mtp_layers));
-    if (shape_has_key(s->architecture, KEY_SCALAR)) { /* a whole number, where its inverse root is exactly the
-                                                         multiplier */
+    if (shape_has_key(s->architecture, KEY_SCALAR)) { /* a whole number, where that gives exactly the multiplier */
         const double scalar = 1 / (s->attention_multiplier * s->attention_multiplier), whole = rint(scalar);
         bool is_root = 1 / sqrt(whole) == s->attention_multiplier;
         json_object_set_new(root, "query_pre_attn_scalar",

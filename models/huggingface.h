@@ -15,8 +15,7 @@
 /* The keys that `tokens` may hold: bos_token_id, eos_token_id, pad_token_id, each a number or a list of them. */
 extern const char *const huggingface_token_keys[]; /* ends with NULL */
 
-/* Parses a config.json. `path` begins the messages. `tokens` (a new object) may be NULL. On failure the outputs stay
- * unset. */
+/* Parses a config.json. `path` begins the messages. `tokens` (a new object) may be NULL. Failures set no output. */
 status huggingface_parse(model_shape *shape, json_t **tokens, const char *text, size_t bytes, const char *path);
 
 /* The same; `asked`, an object of the caller's, gets a member for each key that was asked for, whether the text has it

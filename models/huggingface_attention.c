@@ -15,7 +15,7 @@
 #define DEFAULT_FOURTH        4
 #define DEFAULT_SECOND        2
 
-/* Do full_first and full_every say of each layer whether it sees all tokens? */
+/* True if full_first and full_every give exactly the layers that see all tokens. */
 static bool repeats(const model_shape *s, const bool *full)
 {
     bool same = true;

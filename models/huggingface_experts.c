@@ -58,7 +58,7 @@ static status read_dense(const huggingface_reader *r, model_shape *s)
     return STATUS_OK;
 }
 
-/* Does topk_method, where there is one, ask for groups? */
+/* Reads whether topk_method, where there is one, asks for groups. */
 static status read_method(const huggingface_reader *r, const model_shape *s, bool *groups)
 {
     const json_t *value = shape_has_key(s->architecture, KEY_TOPK_METHOD) ? huggingface_ask(r, method_key) : NULL;

@@ -122,7 +122,7 @@ static status read_scaling(const huggingface_reader *r, model_shape *s, const js
                : STATUS_OK;
 }
 
-/* Has each type of layers a table of its own? */
+/* True if each type of layers has a table of its own. */
 static bool has_tables(const model_shape *s)
 {
     return shape_has_key(s->architecture, KEY_LOCAL_THETA) || shape_has_key(s->architecture, KEY_LOCAL_TABLE);

@@ -7,7 +7,7 @@
 
 #include "memory/log.h"
 
-/* Which matrices of layers are stored [in, out]. */
+/* Kinds of a family's matrices that are stored [in, out]. */
 enum { TRANSPOSED_ALL = 1, TRANSPOSED_EXPERTS };
 
 typedef struct naming {

@@ -8,18 +8,18 @@
 
 /* The one of `names` that is the architecture's: its family's, or where that has none its base's. NULL: none, or "". */
 const char *names_choose(shape_architecture architecture, const char *const names[FAMILY_COUNT]);
-/* Is the family the architecture's, or a base of it? */
+/* True if the family is the architecture's, or a base of it. */
 bool names_of_family(shape_architecture architecture, shape_family family);
 /* NULL where the family has none, for it has no such parameter. */
 const char *names_format(shape_architecture architecture, parts_slot slot);
 /* The weight's name of a layer and, if its name takes one, of an expert. The family must have one. */
 enum { NAMES_BYTES = 256 };
 const char *names_write(char out[NAMES_BYTES], shape_architecture architecture, parts_slot slot, int layer, int expert);
-/* Is each expert's weight a tensor of its own, and not one tensor of all? */
+/* True if each expert's weight is a tensor of its own, and not one tensor of all. */
 bool names_by_expert(shape_architecture architecture, parts_slot slot);
 /* Hugging Face's own prefix of everything but the head: "transformer.", "model.". Files of the bare model lack it. */
 const char *names_prefix(shape_architecture architecture);
-/* Are matrices of this slot stored [in, out] (GPT-2's Conv1D, GPT-OSS' experts) and not [out, in]? */
+/* True if matrices of this slot are stored [in, out] (GPT-2's Conv1D, GPT-OSS' experts) and not [out, in]. */
 bool names_transposed(shape_architecture architecture, parts_slot slot);
 
 /* Where a weight lies in the tensor of its name, of `rows` rows (of a vector: elements): `unit` rows from `first` on,

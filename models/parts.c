@@ -51,8 +51,7 @@ int64_t parts_length(parts_size size, const model_shape *s, const layer_shape *l
     return e.count * e.unit;
 }
 
-/* Elements of the weights of one layer, or of the weights outside the layers; `active`: counts one token's experts
- * only. */
+/* Elements of the weights of one layer, or of the ones outside the layers; `active`: with one token's experts only. */
 static int64_t count_elements(const model_shape *s, int layer, bool active)
 {
     layer_shape l = shape_layer(s, layer);

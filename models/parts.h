@@ -50,14 +50,14 @@ typedef struct parts_row {
     const char *names[FAMILY_COUNT];
 } parts_row;
 
-/* A size as parts of it are: `count` units of `unit` elements. */
+/* A size as its parts: `count` units of `unit` elements. */
 typedef struct parts_extent {
     int64_t count, unit;
     parts_rule rule;
 } parts_extent;
 
 const parts_row *parts_row_of(parts_slot slot);
-/* Has a layer of this shape (or, of other places, the model as shape_layer(s, -1) has it) the weight? */
+/* True if a layer of this shape (with -1 the model) has this weight. */
 bool parts_in(parts_slot slot, const layer_shape *layer);
 /* A size of a model and its layer; 1 of a vector's columns. */
 parts_extent parts_extent_of(parts_size size, const model_shape *shape, const layer_shape *layer);

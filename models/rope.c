@@ -15,7 +15,7 @@ static double ramp(double x, double low, double high)
     return y < 0 ? 0 : y > 1 ? 1 : y;
 }
 
-/* The place, as an index of frequencies, of the one that turns so often in the original sequence. */
+/* Returns the index, with a fraction, of the frequency that turns `turns` times in the original sequence. */
 static double place_of(const model_shape *shape, double turns)
 {
     double length = (double)shape->rope_scaling.original_max_sequence;

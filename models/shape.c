@@ -181,7 +181,7 @@ layer_shape shape_layer(const model_shape *s, int block)
     return out;
 }
 
-/* Do layers of these shapes record the same ops? */
+/* True if layers of these shapes record the same ops. */
 static bool layers_alike(const layer_shape *a, const layer_shape *b)
 {
     return a->traits == b->traits && a->window == b->window && a->rope_theta == b->rope_theta && a->local == b->local

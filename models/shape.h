@@ -1,8 +1,7 @@
 /* The plain description of one decoder-only transformer: every size, and which traits its architecture fixes. There is
  * one decoder; an architecture is a row of architectures.def, a size a row of sizes.def, a weight a row of parts.def.
  *
- * A model_shape is a value: it is copied freely and owns no memory. It is independent of devices, layouts and
- * precision.
+ * A model_shape is a value, copied freely, without memory of its own, independent of devices, layouts and precision.
  */
 #pragma once
 
@@ -107,16 +106,16 @@ typedef struct layer_shape {
 #undef FIELD_MEMBER
     int64_t window;    /* a token sees this many tokens, itself included; 0: all before it */
     double rope_theta; /* base of the rotary frequencies; 0: no rotation */
-    bool local;        /* that base is the one of layers with a window */
+    bool local;        /* rope_theta is the base of layers with a window */
 } layer_shape;
 
 /* Never fails for a value of the enumeration. */
 const shape_traits *shape_traits_of(shape_architecture architecture);
-/* Does the architecture have the trait; has its config.json the key? */
+/* True if the architecture has the trait; if its config.json has the key. */
 bool shape_has(const model_shape *shape, shape_trait trait);
 bool shape_has_key(shape_architecture architecture, shape_key key);
 
-/* Are rotary frequencies scaled in this way? */
+/* True if rotary frequencies are scaled in this way. */
 bool shape_scales(const model_shape *shape, shape_rope_kind kind);
 
 /* Default factor of cosines and sines under yarn and longrope; 0 for other kinds. */
@@ -131,22 +130,21 @@ int shape_rotated(const model_shape *shape);
 /* Elements of a head's value. */
 int shape_value_size(const layer_shape *layer);
 
-/* Width of a token's cached row under latent attention, before keys and values are made: the latent and the rotated
- * part. */
+/* Width of a token's cached row under latent attention: the latent and the rotated part of keys. */
 int shape_latent_width(const layer_shape *layer);
 
 /* Number of layers, plus one for an MTP module, which is numbered as the block after the last layer. */
 int shape_blocks(const model_shape *shape);
-/* How often the head reads a token in training: once for the layers, and once for that block. */
+/* Passes of the head over a token in training: one for the layers, and one for an MTP module. */
 int shape_head_passes(const model_shape *shape);
 /* Returns block `layer` of the model; -1: the shape that weights outside the layers see. */
 layer_shape shape_layer(const model_shape *shape, int layer);
 /* A model of `layers` layers that are all like layer `layer`. */
 model_shape shape_repeating(const model_shape *shape, int layer, int layers);
-/* The kinds of layers, numbered as they come: kind[layer] of every layer of the model. Returns how many there are. */
+/* Numbers the kinds of layers as they come: kind[layer] of every layer of the model. Returns how many there are. */
 int shape_kinds(int *kind, const model_shape *shape);
 
-/* How many blocks have experts; of those before block `layer`. */
+/* Number of blocks with experts; number of these before block `layer`. */
 int shape_routers(const model_shape *shape);
 int shape_routers_before(const model_shape *shape, int layer);
 

@@ -1,5 +1,4 @@
-/* Compresses an update or a gradient for sending: the encoding is smaller than fp32, and its error is kept for the next
- * time.
+/* Compresses an update or a gradient for sending: an encoding smaller than fp32; its error is kept for the next time.
  *
  * A row of a table (compress.def) for each method: the bytes of n elements (known beforehand: buffers are planned),
  * encoding, decoding. Encoding leaves the unsent remainder in the values (error feedback): sent + kept = given, exactly

@@ -15,7 +15,7 @@ HOST_DEVICE_INLINE bool heads_divide(int32_t heads, int32_t kv_heads)
     return heads > 0 && kv_heads > 0 && heads % kv_heads == 0;
 }
 
-/* How many heads of queries read one head of keys and values. */
+/* The number of query heads that read one head of keys and values. */
 HOST_DEVICE_INLINE int32_t heads_sharing(int32_t heads, int32_t kv_heads)
 {
     return heads / kv_heads;
@@ -33,14 +33,14 @@ HOST_DEVICE_INLINE int32_t heads_first(int32_t kv_head, int32_t heads, int32_t k
     return kv_head * heads_sharing(heads, kv_heads);
 }
 
-/* How many heads each of the ranks that divide them has; where there are more ranks than heads, neighbours have the
- * same one. */
+/* The number of heads on each rank that divides them; where there are more ranks than heads, neighbours have the same
+ * one. */
 HOST_DEVICE_INLINE int32_t heads_of_rank(int32_t heads, int32_t ranks)
 {
     return heads > ranks ? heads / ranks : 1;
 }
 
-/* How many of these ranks have the same heads. */
+/* The number of ranks that have the same heads. */
 HOST_DEVICE_INLINE int32_t heads_copies(int32_t heads, int32_t ranks)
 {
     return ranks > heads ? ranks / heads : 1;
@@ -62,7 +62,7 @@ HOST_DEVICE_INLINE int32_t heads_of_clipped_row(bool *whole, int64_t row, int32_
  * cuDNN does not take them, which wants multiples of HEADS_CUDNN_MULTIPLE of at most HEADS_CUDNN_MOST. */
 enum { HEADS_CUDNN_MULTIPLE = 8, HEADS_CUDNN_MOST = 256 };
 
-/* `size`: elements of a head of q and k; `v_size`: of v. */
+/* `size`: elements of a head of q and k; `v_size`: elements of a head of v. */
 static inline bool heads_are_fused(int size, int v_size)
 {
     if (size == 192)

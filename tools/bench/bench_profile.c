@@ -162,7 +162,7 @@ static status time_lengths(measuring *m, bool host, bool fresh)
     status s = STATUS_OK;
     m->rates = fresh;
     m->into->lengths = fresh ? 0 : m->into->lengths;
-    m->into->attention_pair = fresh ? 0 : m->into->attention_pair; /* a new measurement contains the pair */
+    m->into->attention_pair = fresh ? 0 : m->into->attention_pair; /* measured rates include it */
     for (int i = 0; i < 6 && lengths[which].sequences[i] > 0 && s == STATUS_OK; i++) {
         const int sequence = lengths[which].sequences[i], batch = lengths[which].tokens / sequence;
         log_info("attention, %d x %d, bf16", batch, sequence);

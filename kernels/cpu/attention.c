@@ -86,8 +86,8 @@ typedef struct attention_tile {
     int64_t row, position, count;
 } attention_tile;
 
-/* The `i`-th tile of the queries of a sample, in ascending rows; false: there are fewer. `places`: of the queries, as
- * the op attention has them; NULL: they are the samples, end to end. */
+/* Finds the `i`-th tile of the queries of a sample, in ascending rows; false: there are fewer. `places`: the queries'
+ * token positions, as the op attention has them; NULL: samples lie end to end. */
 static bool tile_of(attention_tile *out, const attention_shape *a, const int32_t *places, int64_t sample, int64_t i)
 {
     const int32_t sequence = (int32_t)a->sequence;

@@ -34,7 +34,7 @@ static void offer(ranking *r, float score, int32_t id)
     r->id[i] = id;
 }
 
-/* The sum of the `best` largest of n scores. */
+/* Sums the `best` largest of n scores. */
 static float group_score(const float *score, int32_t n, int32_t best)
 {
     ranking r = {.most = best};
@@ -149,7 +149,7 @@ void cpu_route_grad(const op *o, const run_context *r)
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
-/* How many kinds of assignments are counted: to each expert of this rank, or to each slot. */
+/* The number of kinds of assignments: experts of this rank, or slots. */
 static int32_t kinds_of(const op *o)
 {
     return o->at.routing.slots ? o->at.routing.slots : o->at.routing.local;
@@ -167,7 +167,7 @@ static int32_t kind_of(int64_t *within, const op *o, int32_t expert)
     return e >= 0 && e < as->local ? e : -1;
 }
 
-/* Assignments [first, first + count) of each kind. */
+/* Counts assignments [first, first + count) of each kind. */
 static void count_part(int32_t *counts, const op *o, const int32_t *experts, int64_t first, int64_t count)
 {
     int64_t within;
@@ -182,7 +182,7 @@ static void count_part(int32_t *counts, const op *o, const int32_t *experts, int
 /* Places assignments [first, first + count), of which `next` counts each kind. */
 typedef void place_part(const op *o, const run_context *r, int32_t *next, int64_t first, int64_t count);
 
-/* Parts are counted, then `scan` makes each part's first number of each kind of their counts, then they are placed. */
+/* Counts all parts; `scan` turns counts into each part's first number of each kind; then places the assignments. */
 static void place_all(const op *o, const run_context *r,
                       void (*scan)(const op *o, const run_context *r, int32_t *counts, int parts), place_part *place)
 {
@@ -202,7 +202,7 @@ static void place_all(const op *o, const run_context *r,
     }
 }
 
-/* Counts of all parts become the number, in the order, of each part's first assignment to each expert. */
+/* Turns the counts of all parts into the number, in the order, of each part's first assignment to each expert. */
 static void scan_counts(const op *o, const run_context *r, int32_t *counts, int parts)
 {
     int32_t *offsets = tensor_at(o->out[1], r->arena);

@@ -8,7 +8,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 
-/* Its tiles know no bias. */
+/* Tells where AMX multiplies: its tiles take no bias. */
 static bool by_amx(const op *o, const isa *set)
 {
     return !grouped_of(o).bias && o->in[0]->type == DTYPE_BF16 && isa_has_bf16(set) && amx_gemm_usable();

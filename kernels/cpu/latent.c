@@ -25,7 +25,7 @@ void cpu_join_keys(const op *o, const run_context *r)
 
 enum { SUMMED = 64 }; /* elements of dkr that are summed at a time */
 
-/* dkr of one token: of all heads' rows, which begin `head` bytes apart. */
+/* Sums dkr of one token over all heads' rows, which begin `head` bytes apart. */
 static void sum_heads(const row_loops *loops, char *dkr, const char *dk, int64_t rope, int heads, int64_t head,
                       int64_t element)
 {

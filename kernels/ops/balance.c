@@ -61,7 +61,7 @@ GRADIENTLESS(expert_count, cost_each(o, 1, 0))
 /* The load is kept and not recomputed: its readers need the counts of that time. */
 tensor *record_expert_share(recorder *r, const char *name, tensor *counts)
 {
-    for (int a = AXIS_COUNT - 1; a >= 0; a--) /* along context and data at once, before context alone */
+    for (int a = AXIS_COUNT - 1; a >= 0; a--) /* context and data at once go before context alone */
         if (axis_rows[a].layers && is_share(counts, r->grid.group[a].slots))
             counts = record_all_reduce(r, name, (axis)a, counts);
     tensor *load = record_first(r, name, &(op){.kind = OP_expert_share, .in = {counts}}, 1);

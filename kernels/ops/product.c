@@ -15,7 +15,7 @@ typedef struct form {
     enum third { NOTHING, BIAS, ADDEND, GELU } third; /* input 2 */
     bool accumulates;                                 /* C is "+=" */
     bool keeps_gelu;                                  /* output 1 is the GELU's input */
-    bool wide;                                        /* C is fp32, and made anew */
+    bool wide;                                        /* C is fp32, and written as a new tensor */
     const char *takes, *rules;                        /* operands in words; placements: NULL, the two fused ops' own */
 } form;
 

@@ -16,7 +16,7 @@
 
 #include "kernels/table/op.h"
 
-/* Is output `i` of `o` there before the op: accumulated (+), described by the caller (=), or another op's (*)? */
+/* True if output `i` of `o` exists before the op: accumulated (+), described by the caller (=), or another op's (*). */
 bool operands_described(const op *o, int i);
 /* Every operand that is not optional must be there, and no operand that the row does not name; then the row's shape
  * rule describes the outputs. */
@@ -26,7 +26,7 @@ void operands_place(op *o, const char *rules);
 /* Places communication: by the rules along the op's axis, elsewhere as the input. The input of a reduction must be a
  * partial sum. */
 void operands_place_along(op *o, const char *rules);
-/* Dies if `t`, which somebody reads outside a program, is still a partial sum. */
+/* Dies if `t`, which is read outside programs, is still a partial sum. */
 void operands_whole(const tensor *t);
 /* "[4096, 768] bf16 tensor:shard(1) data:partial" into out; returns out */
 const char *operands_text(char *out, int bytes, const tensor *t);

@@ -24,7 +24,7 @@ typedef struct parameter_piece {
 
 enum { PARAMETER_COPIES = 3 };
 
-/* Who else holds some of a parameter: the ranks along an axis, rows (of a vector: elements) from `from` on. The first
+/* Other holders of some of a parameter: the ranks along an axis, rows (of a vector: elements) from `from` on. The first
  * of them counts and writes these (engine/compile/model/duty.h). */
 typedef struct parameter_copies {
     axis along;
@@ -64,7 +64,7 @@ static inline int64_t parameter_rows(const parameter *p)
     return p->vector ? p->columns : p->rows;
 }
 
-/* Do two ranks hold as much of a parameter, and of its copies? */
+/* True if two ranks hold equally much of a parameter, and of its copies. */
 static inline bool parameter_same_sizes(const parameter *p, const parameter *q)
 {
     bool same = p->rows == q->rows && p->columns == q->columns && p->copy_count == q->copy_count;
@@ -73,7 +73,7 @@ static inline bool parameter_same_sizes(const parameter *p, const parameter *q)
     return same;
 }
 
-/* The first row that other ranks along the axis hold, too; as many as there are, if they hold none. */
+/* Returns the first row that other ranks along the axis hold, too; the number of rows, if they hold none. */
 static inline int64_t parameter_copied_from(const parameter *p, axis along)
 {
     for (int i = 0; i < p->copy_count; i++)
@@ -94,8 +94,8 @@ static inline placements parameter_place_rows(const parameter *p, placements pla
     return place;
 }
 
-/* The placement of a gradient as products make it, of all rows: a share of the sum along every axis that it is a sum
- * over. */
+/* Returns the placement of a gradient as products make it, of all rows: a share of the sum along each axis of
+ * `sums`. */
 static inline placements parameter_gradient_place(const parameter *p)
 {
     placements all = place_cotangent(p->place);

@@ -19,11 +19,11 @@ typedef struct matrix_product {
 
 typedef enum product_side { PRODUCT_M, PRODUCT_N, PRODUCT_K } product_side;
 
-/* What `o`, of class PRODUCT, multiplies; its output must be described. */
-matrix_product product_of(const op *o);
 /* Returns the operands of `o`, of class PRODUCT; its output must be described. */
+matrix_product product_of(const op *o);
+/* Multiply-adds count 2; neither bias nor addend counts. */
 double product_flops(const matrix_product *p);
-/* The dimension along which input `i` has rows m, columns n or depth k; -1: none. Every output is [m, n]. */
+/* Returns the dimension in which input `i` has rows m, columns n or depth k; -1: none. Every output is [m, n]. */
 int product_input_dim(const op *o, int i, product_side side);
 /* Decides the types of the products, grouped ones among them, that a body has recorded: each operand lies in the type
  * that the precision's row says, or the process dies. */

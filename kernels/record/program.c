@@ -77,7 +77,7 @@ static bool replaces(const op *o, tensor *t)
     return false;
 }
 
-/* `t`, inferred, gets the bytes of `at`. */
+/* Gives `t`, inferred, the bytes of `at`. */
 static void settle(const op *o, tensor *t, tensor *at)
 {
     OPERANDS_CHECK(same_shape(t, at), "the result has another shape or type than what it is to be stored in");

@@ -40,5 +40,5 @@ void program_place(char *out, int bytes, int64_t step, const op *o);
  * ([OP_MAX_OUT], NULL where not, or NULL): outputs that are new values on those tensors' bytes. The new value must be
  * placed as described there, unless that described an input, which the new value replaces. */
 op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into);
-/* The same op on other operands, each described like the one that it replaces: no more is checked. */
+/* Makes the same op on other operands, each described like the one that it replaces: no more is checked. */
 op *op_make_copy(pool *p, const op *of, tensor *const in[OP_MAX_IN], tensor *const out[OP_MAX_OUT]);

@@ -149,7 +149,7 @@ static void expand(recorder *r, const attention_layer *a, record_qkv *heads, ten
     heads->v = recorder_columns(r, up, unrotated, (int64_t)a->heads * a->v_head_size);
 }
 
-/* The same of latents. */
+/* Computes the same from latents. */
 static tensor *attend_latents(recorder *r, const attention_layer *a, const layer_inputs *in, const mixer_input *from)
 {
     const latent_layer *l = &a->latent;
@@ -157,7 +157,7 @@ static tensor *attend_latents(recorder *r, const attention_layer *a, const layer
     tensor *down = multiply_down(r, "attention/kv down", from->x, l->kv_down, l->kv_down_bias);
     tensor *own = take_columns(r, "attention/copy latent", down, 0, l->rank);
     tensor *latent = layer_enter(r, normalise_latent(r, "attention/kv latent norm", own, l->kv_norm));
-    /* k: one head of all, [tokens, rotated] */
+    /* k: one head for all, [tokens, rotated] */
     record_qkv heads = {.q = make_queries(r, a, from->x),
                         .k = layer_enter(r, take_columns(r, "attention/copy key", down, l->rank, l->rotated))};
     op_attributes turn = at;

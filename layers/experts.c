@@ -3,7 +3,7 @@
  *
  * Ranks that divide the experts have two ways. The tokens of a block are gathered, each rank computes the rows of its
  * own experts, and partial sums are scattered back. Or each rank sends every rank of its block a slot of rows, with the
- * rows' experts beside it, and adds up what comes back. Rows take a first pass and overflow passes (layers/ladder.h).
+ * rows' experts beside it, and adds up the returned rows. Rows take a first pass and overflow passes (layers/ladder.h).
  * Rows of overflow passes are not kept: the backward pass dispatches them again. */
 #include "layers/ladder.h"
 #include "layers/layer.h"
@@ -149,7 +149,7 @@ static op_balance balance_of(const layer_inputs *in, bool sigmoid)
                         .sigmoid = sigmoid};
 }
 
-/* E f of each expert by group, where f is its share of the assignments; pooled, of the tokens of all layers. */
+/* Makes E f of each expert by group, where f is its share of the assignments; pooled, over the tokens of all layers. */
 static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x, tensor *places)
 {
     op_balance as = balance_of(in, x->routing.sigmoid);

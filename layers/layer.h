@@ -30,7 +30,7 @@ typedef struct layer_sizes {
     int64_t rope[3];    /* positions, columns, and positions of the windows' own table */
     int64_t logits[2];  /* samples that are decoded, and this rank's rows of the vocabulary */
     int64_t over;       /* capacity buckets (rungs) */
-    int64_t routers;    /* 1 where the model has experts */
+    int64_t routers;    /* 1 where the model has experts, else 0 */
     int64_t choices;    /* experts of all layers that have them */
     int64_t mtp, clips; /* 1 where an MTP module trains; where QK-clip notes scores */
     int64_t peaks[2];   /* sizes under QK-clip: layers of the rank that attend, and their heads */
@@ -249,7 +249,7 @@ extern const layer_mixer_row layer_mixers[MIXER_COUNT];
 
 /* True if one of its mixers has scores of queries and keys (QK-clip's). */
 bool layer_attends(const block_layer *b);
-/* Says which of the block's queries and keys the rows of `p` make. */
+/* Says which of the block's queries and keys the rows of `p` make (QK-clip). */
 op_qk_clip layer_clipped(const block_layer *b, const parameter *p);
 /* Fills `out` with a block's decoding states, mixer after mixer; returns their number. */
 int layer_states(layer_state out[LAYER_STATES], const block_layer *b);

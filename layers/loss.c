@@ -31,7 +31,7 @@ static tensor *record_cap_gradient(recorder *r, const loss_layer *l, tensor *dlo
     return l->cap != 0 ? recorder_record(r, "loss/dcap", &back, 1, NULL)->out[0] : dlogits;
 }
 
-/* The statistics of the logits of all tensor ranks. */
+/* Makes the statistics of the logits of all tensor ranks. */
 static tensor *record_statistics(recorder *r, const loss_layer *l, tensor *logits, tensor *targets)
 {
     op_attributes at = {.vocabulary = {l->first, l->count}};
@@ -164,8 +164,8 @@ void layer_loss(recorder *r, stream *s, const loss_layer *l, const mtp_module *m
     recorder_layer(r, -1);
 }
 
-/* The logits of a micro-batch exist at a time, and are kept: each stage has few columns of them. Their cap is computed
- * again in the backward pass. */
+/* Keeps the logits of a whole micro-batch: each stage has few columns of them. The backward pass recomputes their
+ * cap. */
 head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, int pass, tensor *y)
 {
     head_pass h = {.x = layer_enter(r, y), .head = recorder_weight(r, l->head)};

@@ -1,4 +1,4 @@
-/* The residual stream: where its placement meets that of divided weights, how it begins, and its norms. */
+/* The residual stream: its placement beside that of divided weights, its beginning, and its norms. */
 #include "layers/layer.h"
 
 /* ---- on several ranks -------------------------------------------------------------------------------------------- */

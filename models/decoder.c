@@ -85,7 +85,7 @@ static extent vocabulary_part(const builder *b)
     return padded_part(b->d->shape.vocab_size, rows, b->rank + b->tensor * stages->rank);
 }
 
-/* Whole heads. */
+/* Returns this rank's part, in whole heads. */
 static extent heads_part(const builder *b, parts_extent heads)
 {
     const int32_t count = (int32_t)heads.count;
@@ -144,7 +144,7 @@ static void add_summed_copies(parameter *p, axis along, int64_t from)
     p->sums |= axis_slots(along);
 }
 
-/* A parameter without its pieces, like the weight that begins it. */
+/* Makes a parameter without its pieces, like the weight that begins it. */
 static parameter *new_parameter(builder *b, const parts_row *row, const char *label)
 {
     const bool offset = b->shape.traits >> TRAIT_NORM_OFFSET & 1;
@@ -177,8 +177,8 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     return p;
 }
 
-/* Where rows and columns of a weight lie in the tensor of its name. Its matrices are [out, in] here, whatever the
- * file's order. */
+/* Describes the place of a weight's rows and columns in the tensor of its name. Its matrices are [out, in] here,
+ * whatever the file's order. */
 static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot, extent rows, extent columns)
 {
     names_span span = names_span_of(slot, &b->d->shape, &b->shape);
@@ -204,8 +204,8 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     of->global[0] *= q->stacked;
 }
 
-/* The pieces of a weight that its array has from row (of a vector: element) `at` on. A vector has none where all is
- * padding, a matrix an empty one: every rank of a tensor group has the same matrices. */
+/* Adds the pieces of a weight that its array has from row (of a vector: element) `at` on. A vector has none where all
+ * is padding, a matrix an empty one: every rank of a tensor group has the same matrices. */
 static void add_pieces(const builder *b, parameter *p, parts_slot slot, extent rows, extent columns, int64_t at)
 {
     names_span span = names_span_of(slot, &b->d->shape, &b->shape);
@@ -239,8 +239,8 @@ static void stack_weight(const builder *b, parameter *p, parts_slot slot)
     p->columns = p->vector ? at + rows.width : columns.width;
 }
 
-/* The array of the weights in `slots`, neighbours in parts.def, of which the layer has the first: once, or once for
- * each expert that the rank has. */
+/* Builds the array of the weights in `slots`, neighbours in parts.def, of which the layer has the first: once, or once
+ * for each expert that the rank has. */
 static parameter *build_array(builder *b, const parts_slot *slots, int count, const char *label)
 {
     parameter *p = new_parameter(b, parts_row_of(slots[0]), label);
@@ -311,7 +311,7 @@ ladder_shape decoder_ladder(const model_shape *shape)
                           .drop = shape->expert_drop};
 }
 
-/* The mixers of a layer, 1 << MIXER_name each. */
+/* Returns the mixers of a layer, 1 << MIXER_name each. */
 static unsigned mixers_of(const layer_shape *layer)
 {
     unsigned mixers = 0;

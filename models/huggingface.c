@@ -24,8 +24,8 @@ const char *const huggingface_token_keys[] = {"bos_token_id", "eos_token_id", "p
 enum { EVERY = FAMILY_COUNT };
 
 /* Keys that must have one of these values, as JSON, in the family's files (of EVERY one), where the architecture has
- * the trait `needs` and lacks `unless`; absent or null is well. The first value is written for architectures with the
- * key `written`. */
+ * the trait `needs` and lacks `unless`; absent and null are allowed. The first value is written for architectures with
+ * the key `written`. */
 static const struct {
     int family;
     uint64_t needs, unless, written;
@@ -175,7 +175,7 @@ static char *list_architectures(uint64_t keys)
     return text;
 }
 
-/* Its files say a model_type that transformers lacks, and a class that it has. */
+/* Kimi K2's files have a model_type that transformers lacks, and a class that it has. */
 static const char kimi_k2[] = "kimi_k2";
 
 static status read_architecture(const huggingface_reader *r, model_shape *s)
@@ -367,7 +367,7 @@ static bool has_number(shape_architecture a, size_t offset)
     return false;
 }
 
-/* Shapes that phalanx has and transformers' class of that name has not. */
+/* Refuses shapes that phalanx has and transformers' class of that name lacks. */
 static status check_representable(const model_shape *s)
 {
     const char *name = shape_traits_of(s->architecture)->name;

@@ -24,7 +24,7 @@ status huggingface_parse_asking(model_shape *shape, json_t **tokens, json_t *ask
                                 const char *path);
 
 typedef enum huggingface_role {
-    HUGGINGFACE_TAKEN,    /* it says something about the shape, or is kept */
+    HUGGINGFACE_TAKEN,    /* it sets something of the shape, or is kept */
     HUGGINGFACE_DEMANDED, /* it must have one value, or one of two */
     HUGGINGFACE_SILENT,   /* the forward pass does not depend on it */
     HUGGINGFACE_UNKNOWN,  /* no reader asks for it */
@@ -42,6 +42,6 @@ huggingface_meaning huggingface_means(shape_architecture architecture, const cha
 /* Returns the keys that no forward pass depends on (keys.def), by index; NULL: there are no more. */
 const char *huggingface_silent(int index);
 
-/* The text of a config.json, the caller's. `tokens` may be NULL. Fails if transformers' model of that name cannot be of
- * this shape. */
+/* Writes the text of a config.json, the caller's. `tokens` may be NULL. Fails if transformers' model of that name
+ * cannot have this shape. */
 status huggingface_text(char **out, const model_shape *shape, dtype type, const json_t *tokens);

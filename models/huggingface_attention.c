@@ -44,7 +44,7 @@ static bool find_pattern(model_shape *s, const bool *full)
     return false;
 }
 
-/* Which layers have the window, by name. */
+/* Reads which layers have the window, by name. */
 static status read_layer_types(const huggingface_reader *r, model_shape *s, const json_t *types)
 {
     size_t count = json_array_size(types), sliding = 0, every = 0;

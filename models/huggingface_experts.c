@@ -124,7 +124,7 @@ status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
         TRY(huggingface_read_count(r, &s->dense_layers, "first_k_dense_replace", 0, 1, "it must be a whole number"));
     if (shape_has_key(s->architecture, KEY_GROUPS))
         TRY(read_groups(r, s));
-    int blocks = 0; /* a block more is the one that is trained here; several are left out */
+    int blocks = 0; /* one MTP module is trained here; several are left out */
     if (shape_has_key(s->architecture, KEY_MTP))
         TRY(huggingface_read_count(r, &blocks, "num_nextn_predict_layers", 0, 0, "it must be a whole number"));
     s->mtp_layers = blocks == 1;

@@ -21,32 +21,32 @@ const json_t *huggingface_said(const huggingface_reader *r, const char *key);
 /* The same, NULL if absent or null. */
 const json_t *huggingface_ask(const huggingface_reader *r, const char *key);
 
-/* A member of an object within the root: NULL if absent or null. */
+/* Returns a member of an object within the root: NULL if absent or null. */
 const json_t *huggingface_get(const json_t *object, const char *key);
-/* The value as JSON, the caller's to free. */
+/* Returns the value as JSON, the caller's to free. */
 char *huggingface_dump(const json_t *value);
 /* Fails: key is value: why. */
 status huggingface_refuse(const huggingface_reader *r, const char *key, const json_t *value, const char *why);
 /* Fails: the key is missing, and models of the architecture need it. */
 status huggingface_missing(const huggingface_reader *r, const model_shape *s, const char *key);
-/* A whole number from `low` on; an absent key is the fallback. Fails, and says `why`, where the value is another. */
+/* Reads a whole number from `low` on; an absent key is the fallback. Fails with `why` where the value is another. */
 status huggingface_read_count(const huggingface_reader *r, int *out, const char *key, int low, int fallback,
                               const char *why);
-/* An absent key is the fallback. Fails where the value is of another type. */
+/* Read a value; an absent key is the fallback. Fail where the value is of another type. */
 status huggingface_read_bool(const huggingface_reader *r, bool *out, const char *key, bool fallback);
 status huggingface_read_number(const huggingface_reader *r, double *out, const json_t *of, const char *key,
                                double fallback);
 
-/* Bases and scaling of rotary frequencies: rope_theta and rope_scaling (transformers 4), or both in rope_parameters
- * (5), a table for all layers or one a type of layers. Writing uses 5's words where s->rope_parameters asks for them,
- * else 4's, which 5 reads too. */
+/* Read and write bases and scaling of rotary frequencies: rope_theta and rope_scaling (transformers 4), or both in
+ * rope_parameters (5), a table for all layers or one a type of layers. Writing uses 5's words where s->rope_parameters
+ * asks for them, else 4's, which 5 reads too. */
 status huggingface_read_rope(const huggingface_reader *r, model_shape *s);
 void huggingface_put_rope(json_t *root, const model_shape *s);
 
-/* Which layers see a window only, and how long it is. Needs s->layers. */
+/* Read and write which layers see a window only, and its length. Needs s->layers. */
 status huggingface_read_window(const huggingface_reader *r, model_shape *s);
 void huggingface_put_window(json_t *root, const model_shape *s);
-/* Which layers do not rotate. */
+/* Read and write which layers do not rotate. */
 status huggingface_read_unrotated(const huggingface_reader *r, model_shape *s);
 void huggingface_put_unrotated(json_t *root, const model_shape *s);
 
@@ -55,7 +55,7 @@ void huggingface_put_unrotated(json_t *root, const model_shape *s);
 status huggingface_read_latent(const huggingface_reader *r, model_shape *s);
 void huggingface_put_latent(json_t *root, const model_shape *s);
 
-/* How many experts there are, which layers have them, how a router weighs them and which loss balances it. Needs
+/* Read and write the number of experts, their layers, the router's weighing and the loss that balances it. Needs
  * s->layers. */
 status huggingface_read_experts(const huggingface_reader *r, model_shape *s);
 void huggingface_put_experts(json_t *root, const model_shape *s);

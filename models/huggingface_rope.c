@@ -1,4 +1,4 @@
-/* Keys of config.json about rotary positions: bases and scaling, as transformers 4 and 5 say them. */
+/* Keys of config.json about rotary positions: bases and scaling, in the words of transformers 4 and 5. */
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static status read_factors(const huggingface_reader *r, double *out, const json_
                               r->path, SHAPE_ROPE_FACTORS, key);
 }
 
-/* A pair of keys is one factor of cosines and sines; in latent attention one of the two says a factor of scores. */
+/* A pair of keys gives one factor of cosines and sines; in latent attention one of the two gives a factor of scores. */
 static status read_yarn(const huggingface_reader *r, model_shape *s, const json_t *rope)
 {
     shape_rope_scaling *out = &s->rope_scaling;
@@ -91,7 +91,7 @@ static status read_yarn(const huggingface_reader *r, model_shape *s, const json_
     out->mscale_all_dim = json_number_value(all);
     if (out->attention_factor == 0)
         out->attention_factor = shape_attention_factor(s);
-    if (!shape_has_key(s->architecture, KEY_LATENT)) /* elsewhere they say no more than attention_factor does */
+    if (!shape_has_key(s->architecture, KEY_LATENT)) /* elsewhere they add no more than attention_factor does */
         out->mscale = out->mscale_all_dim = 0;
     return STATUS_OK;
 }
@@ -128,7 +128,7 @@ static bool has_tables(const model_shape *s)
     return shape_has_key(s->architecture, KEY_LOCAL_THETA) || shape_has_key(s->architecture, KEY_LOCAL_TABLE);
 }
 
-/* The base that transformers takes where none is said. */
+/* Returns transformers' base where none is given. */
 static double unsaid_theta(const model_shape *s)
 {
     return has_tables(s) ? shape_traits_of(s->architecture)->rope_theta : DEFAULT_THETA;
@@ -190,7 +190,7 @@ static const char *share_key(const model_shape *s)
     return shape_has_key(s->architecture, KEY_ROTARY_SHARE) ? "rotary_pct" : "partial_rotary_factor";
 }
 
-/* Which share of a head rotates: beside the other keys (transformers 4), or with the base (5). */
+/* Reads the share of a head that rotates: beside the other keys (transformers 4), or with the base (5). */
 static status read_partial(const huggingface_reader *r, model_shape *s, const json_t *rope)
 {
     const json_t *inner = huggingface_get(rope, "partial_rotary_factor");
@@ -213,7 +213,7 @@ static status read_partial(const huggingface_reader *r, model_shape *s, const js
                                (long long)size);
 }
 
-/* rope_theta and rope_scaling (transformers 4) or both in rope_parameters (5). */
+/* Reads rope_theta and rope_scaling (transformers 4) or both in rope_parameters (5). */
 status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
 {
     if (has_tables(s))

@@ -87,7 +87,7 @@ const char *names_prefix(shape_architecture architecture)
 
 /* ---- several weights in one tensor ---- */
 
-/* The weight before (step -1) or after it (1) in the tensor of its name, or SLOT_COUNT. */
+/* Returns the weight before (step -1) or after it (1) in the tensor of its name, or SLOT_COUNT. */
 static parts_slot find_neighbour(parts_slot slot, int step, const model_shape *s, const layer_shape *l)
 {
     int i = (int)slot + step;
@@ -153,7 +153,7 @@ static void append_tensor(tensor_list *to, const model_shape *s, parts_slot slot
     }
 }
 
-/* A layer's tensors of the slots from `first` up to `end`, of each expert where they are of experts. */
+/* Lists a layer's tensors of the slots from `first` up to `end`, once for each expert where they are of experts. */
 static void append_layer(tensor_list *to, const model_shape *s, int first, int end, int layer)
 {
     layer_shape l = shape_layer(s, layer);
@@ -222,7 +222,8 @@ bool names_copy_of(char out[NAMES_BYTES], parts_slot *slot, const model_shape *s
     return true;
 }
 
-/* Rows of the weights before (step -1) or after it (1) that are stacked with it in the tensor of that other name. */
+/* Counts rows of the weights before (step -1) or after it (1) that are stacked with it in the tensor of that other
+ * name. */
 static int64_t also_stacked(parts_slot slot, int step, const model_shape *s, const layer_shape *l)
 {
     const char *name = names_choose(s->architecture, also[slot]);

@@ -59,7 +59,7 @@ typedef struct parts_extent {
 const parts_row *parts_row_of(parts_slot slot);
 /* True if a layer of this shape (with -1 the model) has this weight. */
 bool parts_in(parts_slot slot, const layer_shape *layer);
-/* A size of a model and its layer; 1 of a vector's columns. */
+/* Returns a size in a model and its layer; 1 for a vector's columns. */
 parts_extent parts_extent_of(parts_size size, const model_shape *shape, const layer_shape *layer);
 /* Elements along it. */
 int64_t parts_length(parts_size size, const model_shape *shape, const layer_shape *layer);
@@ -76,5 +76,5 @@ int64_t parts_active_parameters(const model_shape *shape);
 /* Is a model of this shape the dense one of `folder` but for its experts, so that it can begin as that one, each expert
  * a copy of the dense layer's mlp (2212.05055)? A failure names the size or the trait that differs. */
 status parts_check_dense(const model_shape *shape, const model_shape *dense, const char *folder);
-/* The dense model's weight of which a weight of the other is a copy. */
+/* Returns the dense model's weight that a weight of the other copies. */
 parts_slot parts_dense_slot(parts_slot slot);

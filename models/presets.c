@@ -91,8 +91,8 @@
           .shared_experts = 1, .dense_layers = dense, .router_renormalise = true, EXPERTS(experts, 8, expert),         \
           __VA_ARGS__)
 
-/* Latent attention (2405.04434, 2412.19437): a latent of 512, heads of 128 and 64 elements that rotate. Without the
- * layers that predict more tokens. */
+/* Latent attention (2405.04434, 2412.19437): a latent of 512, heads of 128 and 64 elements that rotate. The presets
+ * lack MTP modules. */
 #define DEEPSEEK(kind, layers, heads, hidden, ffn, vocabulary, sequence, epsilon, dense, shared, ...)                  \
     MODEL(kind, layers, heads, heads, 192, hidden, ffn, vocabulary, sequence, epsilon, .rope_head_size = 64,           \
           .v_head_size = 128, .kv_lora_rank = 512, .dense_layers = dense, .shared_experts = shared, __VA_ARGS__)
@@ -110,7 +110,7 @@ static const preset presets[] = {
     {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
     {"gpt2-774m", "GPT-2 large", GPT2(36, 20)},
     {"gpt2-1558m", "GPT-2 XL", GPT2(48, 25)},
-    /* The smallest Llama that tells a story: trained on TinyStories with Llama 2's vocabulary. */
+    /* The smallest Llama that writes a story: trained on TinyStories with Llama 2's vocabulary. */
     {"llama-15m", "stories15M",
      MODEL(LLAMA, 6, 6, 6, 48, 288, 768, 32000, 256, 1e-5, .tied_embeddings = true, .rope_theta = 10000)},
     /* GPT-2 small's width and depth in Llama's architecture, as published for speculative decoding. */

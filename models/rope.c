@@ -43,7 +43,7 @@ static double keeps(const model_shape *shape, int i, double frequency)
 {
     const shape_rope_scaling *s = &shape->rope_scaling;
     switch (s->kind) {
-    case ROPE_LLAMA3: /* the same by how often they turn (Llama 3.1) */
+    case ROPE_LLAMA3: /* the same, by the number of their rotations (Llama 3.1) */
         return ramp((double)s->original_max_sequence * frequency / (2 * M_PI), s->low_frequency_factor,
                     s->high_frequency_factor);
     case ROPE_YARN:

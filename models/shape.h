@@ -141,7 +141,7 @@ int shape_head_passes(const model_shape *shape);
 layer_shape shape_layer(const model_shape *shape, int layer);
 /* A model of `layers` layers that are all like layer `layer`. */
 model_shape shape_repeating(const model_shape *shape, int layer, int layers);
-/* Numbers the kinds of layers as they come: kind[layer] of every layer of the model. Returns how many there are. */
+/* Returns a model of `layers` layers that are all like layer `layer`. */
 int shape_kinds(int *kind, const model_shape *shape);
 
 /* Number of blocks with experts; number of these before block `layer`. */

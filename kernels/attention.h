@@ -7,7 +7,7 @@
 
 #include "kernels/table/op.h"
 
-/* Elements of a head of v, which v's columns say. */
+/* Elements of a head of v, from v's columns. */
 static inline int64_t attention_v_head_size(const op *o, const tensor *v)
 {
     return v->shape[1] / o->at.kv_heads;
@@ -19,7 +19,7 @@ static inline int32_t attention_run(const op *o)
     return o->at.run ? o->at.run : o->at.sequence;
 }
 
-/* Queries, the keys of a sample, and the width of all heads of q. */
+/* Fills `size` with the queries, the keys of a sample, and the width of all heads of q. */
 void attention_work(double size[3], const op *o);
 
 /* The sequence length at which causal queries see as many keys on average as the op's do: its own, or about twice the
@@ -50,13 +50,13 @@ static inline latent_sizes latent_sizes_of(const op *o)
                           .width = rank + rope};
 }
 
-/* The heads of k that the op rope turns: without kv_heads it is one, which all heads of q read. */
+/* Heads of k that the op rope rotates: without kv_heads it is one, which all heads of q read. */
 static inline int32_t latent_key_heads(const op *o)
 {
     return o->at.kv_heads ? o->at.kv_heads : 1;
 }
 
-/* The first elements of each head of q that the op rope leaves as they are. */
+/* Number of elements that the op rope leaves unrotated at the start of each head of q. */
 static inline int64_t latent_unrotated(const op *o)
 {
     return o->at.kv_heads ? 0 : o->at.head_size - o->in[1]->shape[1];

@@ -10,7 +10,7 @@
 #include "kernels/host_device.h"
 #include "kernels/table/precision.h"
 
-/* Elements at a time: UPDATE_NARROW of an update that widens and rounds, so that its copies stay in the first cache. */
+/* Elements at a time; UPDATE_NARROW for updates that widen and round, so that their copies stay in the first cache. */
 enum { UPDATE_PIECE = 8192, UPDATE_NARROW = 2048, UPDATE_OPERANDS = 5 };
 
 void cpu_sum_squares(const op *o, const run_context *r)

@@ -253,11 +253,6 @@ static void mark(planner_tree *tree, int32_t at, int32_t low, int32_t high, int3
         mark(tree, at + 2 * (middle - low + 1), middle + 1, high, first, last, taken);
 }
 
-static void tree_take(planner_tree *tree, int32_t first, int32_t last, int64_t offset, int64_t bytes)
-{
-    mark(tree, 0, 0, tree->times - 1, first, last, (interval){offset, offset + bytes});
-}
-
 /* ---- the problem ------------------------------------------------------------------------------------------------- */
 
 static const int64_t MOST_BYTES = (int64_t)1 << 60;
@@ -398,7 +393,8 @@ static int64_t place(planner_problem *core, const int32_t *order, const bool *fr
         arena = end > arena ? end : arena;
         if (arena >= limit)
             return INT64_MAX;
-        tree_take(core->tree, core->first[b], core->last[b], offset, core->bytes[b]);
+        mark(core->tree, 0, 0, core->tree->times - 1, core->first[b], core->last[b],
+             (interval){offset, offset + core->bytes[b]});
         core->offset[b] = offset;
     }
     return arena;

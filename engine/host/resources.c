@@ -150,12 +150,6 @@ static resources_gpus *gpus_open(void)
     return NULL;
 }
 
-/* Returns at most RESOURCES_GPUS; 0 for NULL. */
-static int gpus_count(const resources_gpus *g)
-{
-    return g ? g->count : 0;
-}
-
 static void read_newer(resources_gpu *out, const resources_gpus *g, void *d)
 {
     unsigned megahertz, corrected, uncorrected, pending, failed;
@@ -484,7 +478,7 @@ static void gather(figures *f, const resources *r, const resources_host *now)
     add_rate(f, "disk_written_bytes_per_second", before->disk_written, now->disk_written, seconds);
     add_rate(f, "network_received_bytes_per_second", before->network_received, now->network_received, seconds);
     add_rate(f, "network_sent_bytes_per_second", before->network_sent, now->network_sent, seconds);
-    for (int i = 0; i < gpus_count(r->gpus); i++)
+    for (int i = 0; r->gpus && i < r->gpus->count; i++)
         add_gpu(f, r->gpus, i);
 }
 

@@ -304,11 +304,6 @@ typedef struct share {
     int64_t wide;
 } share;
 
-static int64_t block_width(const gemm_shape *s, int64_t wide)
-{
-    return gemm_part(s->n, s->k > DEEP ? gemm_least(wide, KEPT_WIDE) : wide, STRIP);
-}
-
 static double work_of(const gemm_shape *s)
 {
     return (double)s->m * (double)s->n * (double)(s->k + 1);
@@ -325,7 +320,8 @@ static void multiply_share(const gemm_group *g, const memory *m, const share *mi
         done += work;
         if (work <= 0 || done <= mine->first || before >= mine->end)
             continue;
-        int64_t high = gemm_part(s.m, HIGH, STRIP), wide = block_width(&s, mine->wide), elements = 0;
+        int64_t high = gemm_part(s.m, HIGH, STRIP),
+                wide = gemm_part(s.n, s.k > DEEP ? gemm_least(mine->wide, KEPT_WIDE) : mine->wide, STRIP), elements = 0;
         for (int64_t j = 0; j < s.n; j += wide)
             for (int64_t i = 0; i < s.m; i += high) {
                 block c = {i, j, gemm_least(s.m - i, high), gemm_least(s.n - j, wide)};

@@ -201,15 +201,10 @@ template <typename T> static head_rows<T> rows_of(const op *o, const run_context
     return {data<T>(q, r), data<T>(k, r), q->pitch, k->pitch, o->at.heads, o->at.head_size};
 }
 
-static int32_t heads_of_both(const op *o)
-{
-    return o->at.heads + latent_key_heads(o);
-}
-
 void cuda_rope(const op *o, const run_context *r)
 {
     const tensor *const t[] = {o->out[0], o->out[1], o->in[0], o->in[1]}, *table = o->in[3];
-    const int32_t rotated = (int32_t)table->shape[1], size = o->at.head_size, all = heads_of_both(o);
+    const int32_t rotated = (int32_t)table->shape[1], size = o->at.head_size, all = o->at.heads + latent_key_heads(o);
     bool in_place = data(t[0], r) == data(t[2], r) && data(t[1], r) == data(t[3], r);
     turned_part part = {rotated / 2, (int32_t)latent_unrotated(o), in_place ? 0 : size - rotated};
     auto is_wide = [&](int vector) {

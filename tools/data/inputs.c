@@ -63,11 +63,6 @@ static bool is_known(const char *name)
     return cut_ending(name, &length, texts);
 }
 
-static status look(struct stat *facts, const char *path)
-{
-    return stat(path, facts) == 0 ? STATUS_OK : status_fail(STATUS_FAILED, "%s: %s", path, strerror(errno));
-}
-
 static status take_folder(inputs *in, left_out *out, const char *folder, int depth);
 
 static status take_entry(inputs *in, left_out *out, const char *folder, const char *name, int depth)
@@ -79,7 +74,7 @@ static status take_entry(inputs *in, left_out *out, const char *folder, const ch
     struct stat facts;
     size_t length = strlen(folder);
     char *path = must_format("%s%s%s", folder, length && folder[length - 1] == '/' ? "" : "/", name);
-    status s = look(&facts, path);
+    status s = stat(path, &facts) == 0 ? STATUS_OK : status_fail(STATUS_FAILED, "%s: %s", path, strerror(errno));
     if (s == STATUS_OK && S_ISDIR(facts.st_mode)) {
         s = take_folder(in, out, path, depth + 1);
     } else if (s == STATUS_OK && S_ISREG(facts.st_mode) && is_known(name)) {

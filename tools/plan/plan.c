@@ -52,12 +52,6 @@ static void window_print(FILE *out, const plan_window *w, const plan *p)
             (long long)p->options.shape.sliding_window);
 }
 
-static void window_facts(fact_writer *out, const plan_window *w, const plan *p)
-{
-    FACTS_OBJECT(out, "\n context_windows", FACT("window", p->options.shape.sliding_window), FACT("rank", w->rank),
-                 FACT("bytes_sent", w->sent), FACT("unseen_bytes", w->unseen));
-}
-
 typedef struct wishes {
     bool json, listing, schedule, every, search;
     const char *svg, *device, *network_file, *memory_size, *write, *data, *load;
@@ -163,7 +157,8 @@ static void write_facts(const config *c, const plan *p, double bandwidth, const 
         islands_facts(&f, c, p, bandwidth);
     plan_launch_facts(&f, c, p, e->said);
     if (window_measure(&window, p))
-        window_facts(&f, &window, p);
+        FACTS_OBJECT(&f, "\n context_windows", FACT("window", p->options.shape.sliding_window),
+                     FACT("rank", window.rank), FACT("bytes_sent", window.sent), FACT("unseen_bytes", window.unseen));
     if (e->data)
         plan_data_facts(&f, e->data, c);
     if (e->load)

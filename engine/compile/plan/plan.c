@@ -18,11 +18,6 @@
 #include "memory/scope.h"
 #include "models/parts.h"
 
-static bool has_window(const compiled *c, int layer)
-{
-    return layer >= 0 && token_window(shape_layer(&c->options.shape, layer).window, c->options.sequence) > 0;
-}
-
 void plan_measure(plan_rank *out, const compiled *c)
 {
     const grid *g = &c->options.grid;
@@ -75,7 +70,8 @@ void plan_measure(plan_rank *out, const compiled *c)
         collective_measure(&scratch, &bytes, &messages, &c->training.list, i);
         out->sent[o->at.axis] += bytes;
         out->messages[o->at.axis] += messages;
-        if (o->at.axis == AXIS_CONTEXT && has_window(c, o->layer))
+        if (o->at.axis == AXIS_CONTEXT && o->layer >= 0 &&
+            token_window(shape_layer(&c->options.shape, o->layer).window, c->options.sequence) > 0)
             out->windowed += bytes;
     }
 }

@@ -12,12 +12,6 @@ static bool is_message(const op *o)
     return op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
 }
 
-/* True if the op travels while other ops compute: weights and gradients do. */
-static bool travels_beside(const op *o)
-{
-    return op_communicates(o) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS;
-}
-
 /* Seconds of one kind of action of one chunk, all micro-batches together. */
 typedef struct sums {
     double compute, hidden;
@@ -34,7 +28,9 @@ void plan_price_chunks(simulate_cost *costs, const profile *h, const compiled *c
             continue;
         bool travels = op_communicates(o);
         double seconds = travels ? profile_transfer(h, &c->options.grid, list, i) : profile_op(h, o);
-        *(travels_beside(o) ? &of[o->chunk][o->phase].hidden : &of[o->chunk][o->phase].compute) += seconds;
+        *(op_communicates(o) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS
+              ? &of[o->chunk][o->phase].hidden
+              : &of[o->chunk][o->phase].compute) += seconds;
     }
     double each[PHASE_COUNT];
     for (int k = 0; k < chunks; k++) {

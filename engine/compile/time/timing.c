@@ -248,11 +248,6 @@ static int launched_by(const timing_rank *r, int at)
     return r->ops[at].late ? r->last_action : at;
 }
 
-static int link_of(const timing_op *e)
-{
-    return (e->leaves ? USES : 0) + (e->peer < 0 ? FOR_GROUPS : e->sends ? SENDS_MESSAGES : RECEIVES_MESSAGES);
-}
-
 /* Returns when all members' links have a gap: each may push the start on for the others. */
 static double free_links(const player *s, const int *members, const int *links, int count, double start, double seconds)
 {
@@ -312,7 +307,7 @@ static void meet(player *s, const int *members, const int *communicators, int co
     int links[TIMING_STAGES];
     for (int i = 0; i < count; i++) {
         const timing_op *e = head_of(s, members[i], communicators[i]);
-        links[i] = link_of(e);
+        links[i] = (e->leaves ? USES : 0) + (e->peer < 0 ? FOR_GROUPS : e->sends ? SENDS_MESSAGES : RECEIVES_MESSAGES);
         seconds = e->seconds > seconds ? e->seconds : seconds;
     }
     for (int i = 0; i < count; i++) {

@@ -110,12 +110,6 @@ static status take_error(void *context, const char *path, const char *text)
     return STATUS_OK;
 }
 
-/* Reads the body's <Error>; false: it is not XML. */
-static bool read_error(s3_reply *r)
-{
-    return xml_read(r->text, r->bytes, take_error, r) == STATUS_OK;
-}
-
 void s3_reply_free(s3_reply *r)
 {
     free(r->text);
@@ -525,7 +519,7 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
     a->r->bytes = answer->bytes;
     s->reached = s->reached || a->r->code > 0;
     bool may_fail = a->r->code >= 300 || c->may_fail_late;
-    if (a->r->text && may_fail && !read_error(a->r) && a->r->code >= 300)
+    if (a->r->text && may_fail && xml_read(a->r->text, a->r->bytes, take_error, a->r) != STATUS_OK && a->r->code >= 300)
         *a->r->error = 0;
 }
 

@@ -237,9 +237,6 @@ static int decode(const op *o, const run_context *r)
                                  (int32_t)of.v_head_size,
                                  (int32_t)of.rank,
                                  o->at.scale};
-        int failed = allow_shared(step, (int)bytes);
-        if (failed)
-            return failed;
         LAUNCH(append, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream, in, items);
         return launch(step, dim3((unsigned)of.heads, (unsigned)samples, 1), THREADS, (int)bytes, r->stream, in);
     });

@@ -69,7 +69,7 @@ plain|latent.cu|latent.cu|latent/decode|s,in.heads \* in.nope + (int64_t)head,in
 race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* the chunk.*,,|a chunk is weighed before its scores are there
 race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* no warp reads scores.*,,|scores are overwritten while they are read
 race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* no thread reads.*,,|the next chunk's scores are written while this one's are read
-plain|latent.cu|latent.cu|latent/large|s,allow_shared(step\, (int)bytes),0,|more shared memory than a block has unasked
+plain|device.cuh|latent.cu|latent/large|s,int failed = allow_shared(kernel\, shared),int failed = 0,|more shared memory than a block has unasked
 plain|width.cu|width.cu|rows/width_norm|s,x\[i\] \* scale \* (w\[i\] + n.offset),x[i] * scale * w[i],|a norm over all heads forgets its offset
 plain|width.cu|width.cu|rows/width_norm|s,squares / s.width,squares / (float)s.columns,|a norm over all heads takes the mean over one rank
 plain|width.cu|width.cu|rows/width_norm|s,- x\[i\] \* scale \* mean,,|a gradient over all heads without its projection

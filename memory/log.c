@@ -163,6 +163,12 @@ void *must_realloc(void *old, unsigned long bytes)
     return p;
 }
 
+void *must_grow(void *list, unsigned long count, unsigned long each)
+{
+    bool full = (count & (count - 1)) == 0;
+    return full ? must_realloc(list, (count ? 2 * count : 1) * each) : list;
+}
+
 char *must_strdup(const char *text)
 {
     unsigned long bytes = strlen(text) + 1;

@@ -46,6 +46,10 @@ void *must_alloc(unsigned long bytes) __attribute__((returns_nonnull));
 void *must_calloc(unsigned long count, unsigned long bytes) __attribute__((returns_nonnull));
 void *must_realloc(void *old, unsigned long bytes) __attribute__((returns_nonnull));
 char *must_strdup(const char *text) __attribute__((returns_nonnull));
+/* Returns the list with room for an item after its `count`: the room doubles where `count` is a power of two. */
+void *must_grow(void *list, unsigned long count, unsigned long each) __attribute__((returns_nonnull));
+/* The new last item of a list that grows by this alone: APPEND(a->item, a->count) = item; */
+#define APPEND(list, count) (*((list) = must_grow(list, (unsigned long)(count), sizeof *(list)), &(list)[(count)++]))
 /* Prints as printf into a new string. */
 char *must_format(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
 /* Returns a new string of the statement's output to FILE *out: MUST_PRINT(out, config_print(out, c)) */

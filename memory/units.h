@@ -11,7 +11,8 @@ const char *units_count_in_words(char out[UNITS_TEXT], double count);
 const char *units_duration(char out[UNITS_TEXT], double seconds); /* 4.2s, 1:05, 2:03:04, 3d 04:05 */
 
 /* Returns the same as an argument: the text lives as long as the block that the macro is in. */
-#define BYTES_TEXT(bytes)     units_bytes((char[UNITS_TEXT]){0}, (double)(bytes))
-#define COUNT_TEXT(count)     units_count((char[UNITS_TEXT]){0}, (double)(count))
-#define BYTES_IN_WORDS(bytes) units_bytes_in_words((char[UNITS_TEXT]){0}, (double)(bytes))
-#define COUNT_IN_WORDS(count) units_count_in_words((char[UNITS_TEXT]){0}, (double)(count))
+#define BYTES_TEXT(bytes)      units_bytes((char[UNITS_TEXT]){0}, (double)(bytes))
+#define COUNT_TEXT(count)      units_count((char[UNITS_TEXT]){0}, (double)(count))
+#define DURATION_TEXT(seconds) units_duration((char[UNITS_TEXT]){0}, seconds)
+#define BYTES_IN_WORDS(bytes)  units_bytes_in_words((char[UNITS_TEXT]){0}, (double)(bytes))
+#define COUNT_IN_WORDS(count)  units_count_in_words((char[UNITS_TEXT]){0}, (double)(count))

@@ -84,15 +84,11 @@ static void print_meaning(FILE *out, const char *before, const char *meaning)
     fprintf(out, "- %s%.*s\n", before, end ? (int)(end - meaning) : (int)strlen(meaning), meaning);
 }
 
-/* Returns a row of the table, which the caller frees. */
-static char *describe_key(shape_architecture a, const json_t *root, const char *key)
+/* Prints a row of the table. */
+static void describe_key(FILE *out, shape_architecture a, const json_t *root, const char *key)
 {
     huggingface_meaning m = huggingface_means(a, key);
     MUST(m.role != HUGGINGFACE_UNKNOWN, "models/keys.def has no row for %s", key);
-    char *text;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
     fprintf(out, "| `%s` | ", key);
     /* Turns "model.a, model.b" into "`model.a`, `model.b`". */
     for (const char *at = m.becomes; *at;) {
@@ -107,8 +103,6 @@ static char *describe_key(shape_architecture a, const json_t *root, const char *
         fprintf(out, "anything but %s%s%s is refused", m.only[0] ? m.only[0] : "null", m.only[1] ? " or " : "",
                 m.only[1] ? m.only[1] : "");
     fputs(" |\n", out);
-    MUST(fclose(out) == 0, "out of host memory");
-    return text;
 }
 
 /* Returns an object with the rows of an architecture by key; the caller owns it. */
@@ -116,7 +110,7 @@ static json_t *describe_keys(shape_architecture a)
 {
     json_t *root = specimen(a), *asked = families_keys(a), *rows = json_object();
     for (void *i = json_object_iter(asked); i; i = json_object_iter_next(asked, i)) {
-        AUTO_FREE char *row = describe_key(a, root, json_object_iter_key(i));
+        AUTO_FREE char *row = MUST_PRINT(out, describe_key(out, a, root, json_object_iter_key(i)));
         json_object_set_new(rows, json_object_iter_key(i), json_string(row));
     }
     json_decref(asked);

@@ -43,8 +43,7 @@ typedef struct job {
 
 static void add_prompt(job *j, const char *prompt, size_t length)
 {
-    j->texts = must_realloc(j->texts, (unsigned long)(j->count + 1) * sizeof *j->texts);
-    text *t = &j->texts[j->count++];
+    text *t = &APPEND(j->texts, j->count);
     *t = (text){.prompt = must_alloc(length + 1)};
     memcpy(t->prompt, prompt, length);
     t->prompt[length] = 0;

@@ -22,7 +22,7 @@ struct ticker {
 static void print(ticker *t, double now)
 {
     fprintf(stderr, t->terminal ? "\r\033[Kphalanx: %s, %s" : "phalanx: %s, %s\n", t->doing,
-            units_duration((char[UNITS_TEXT]){0}, now - t->begun));
+            DURATION_TEXT(now - t->begun));
     fflush(stderr);
     t->drawn = t->terminal;
     t->fresh = false;

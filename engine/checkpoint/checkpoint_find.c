@@ -163,12 +163,6 @@ static status list_steps(reading_names *out, const char *folder)
     return STATUS_OK;
 }
 
-static void add_offer(checkpoint_offers *o, char *folder)
-{
-    o->folder = must_realloc(o->folder, (unsigned long)(o->count + 1) * sizeof *o->folder);
-    o->folder[o->count++] = folder;
-}
-
 void checkpoint_offers_free(checkpoint_offers *o)
 {
     for (int i = 0; i < o->count; i++)
@@ -191,7 +185,7 @@ static status add_older(checkpoint_offers *o, const char *folder, const char *la
         if (!same && older && whole_folder(&path, folder, all.name[i]) != STATUS_OK && !o->trouble)
             o->trouble = must_strdup(status_message());
         if (path)
-            add_offer(o, path);
+            APPEND(o->folder, o->count) = path;
     }
     return STATUS_OK;
 }
@@ -205,7 +199,7 @@ status checkpoint_offers_find(checkpoint_offers *out, const char *folder)
     else if (latest && !path)
         out->trouble = must_format("%s/latest names %s, which is not there", folder, latest);
     if (path)
-        add_offer(out, path);
+        APPEND(out->folder, out->count) = path;
     status s = add_older(out, folder, latest);
     if (path) /* stops: older ones are not needed */
         s = STATUS_OK;

@@ -52,23 +52,9 @@ void manifest_free(manifest *m)
     free(m);
 }
 
-/* Appends a zeroed element to a growing array of elements of `bytes` each, and returns it. */
-static void *grow(void *array, int *count, int *capacity, unsigned long bytes)
-{
-    char *base;
-    memcpy(&base, array, sizeof base); /* a pointer of some other type */
-    if (*count == *capacity) {
-        *capacity = *capacity ? *capacity * 2 : 4;
-        base = must_realloc(base, (unsigned long)*capacity * bytes);
-        memcpy(array, &base, sizeof base);
-    }
-    return memset(base + (unsigned long)(*count)++ * bytes, 0, bytes);
-}
-
 int manifest_add_file(manifest *m, const manifest_file *file)
 {
-    manifest_file *new = grow(&m->files, &m->file_count, &m->file_capacity, sizeof *new);
-    *new = *file;
+    APPEND(m->files, m->file_count) = *file;
     return m->file_count - 1;
 }
 
@@ -86,7 +72,7 @@ const manifest_tensor *manifest_find(const manifest *m, const char *section, con
 
 static manifest_tensor *add_tensor(manifest *m, const manifest_tensor *of)
 {
-    manifest_tensor *t = grow(&m->tensors, &m->tensor_count, &m->tensor_capacity, sizeof *t);
+    manifest_tensor *t = &APPEND(m->tensors, m->tensor_count);
     *t = (manifest_tensor){
         .section = must_strdup(of->section), .name = must_strdup(of->name), .type = of->type, .dims = of->dims};
     memcpy(t->global, of->global, sizeof t->global);
@@ -104,8 +90,7 @@ status manifest_add_piece(manifest *m, const manifest_tensor *of, const manifest
         memcmp(t->global, of->global, (size_t)of->dims * sizeof *of->global) != 0)
         return status_fail(STATUS_FAILED, "tensor %s/%s: two pieces disagree about its shape or dtype", of->section,
                            of->name);
-    manifest_piece *new = grow(&t->pieces, &t->count, &t->capacity, sizeof *new);
-    *new = *piece;
+    APPEND(t->pieces, t->count) = *piece;
     return STATUS_OK;
 }
 

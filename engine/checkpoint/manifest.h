@@ -50,7 +50,7 @@ typedef struct manifest_tensor {
     int dims;
     int64_t global[BOX_DIMS];
     manifest_piece *pieces;
-    int count, capacity;
+    int count;
 } manifest_tensor;
 
 typedef struct manifest {
@@ -58,9 +58,9 @@ typedef struct manifest {
     char run[MANIFEST_RUN]; /* id of one start of a run, the same in all its files; "": unknown */
     json_t *meta;
     manifest_file *files;
-    int file_count, file_capacity;
+    int file_count;
     manifest_tensor *tensors; /* ordered by first appearance */
-    int tensor_count, tensor_capacity;
+    int tensor_count;
     json_t *index; /* {"section/name": index into tensors} */
 } manifest;
 

@@ -31,9 +31,8 @@ static json_t *list_of(json_t *items)
 /* Whole numbers that a double holds exactly are written as such. */
 static json_t *integer_of(const config_row *row)
 {
-    json_t *out = json_pack("{s:s, s:I}", "type", "integer", "minimum", (json_int_t)row->low);
-    json_object_set_new(out, "maximum", json_integer((json_int_t)row->high));
-    return out;
+    return json_pack("{s:s, s:I, s:I}", "type", "integer", "minimum", (json_int_t)row->low, "maximum",
+                     (json_int_t)row->high);
 }
 
 static json_t *number_of(const config_row *row)
@@ -79,17 +78,12 @@ static json_t *preset_of(const config_row *row)
     return json_pack("{s:o}", "enum", names);
 }
 
-static json_t *source_of(const config_row *row)
+static json_t *sources_of(const config_row *row)
 {
     static const config_row weight = {.low = 1e-12, .high = 1e12};
     json_t *map = json_pack("{s:s, s:{s:o, s:o}, s:[s], s:b}", "type", "object", "properties", "path", string_of(row),
                             "weight", number_of(&weight), "required", "path", "additionalProperties", 0);
-    return any_of(string_of(row), map);
-}
-
-static json_t *sources_of(const config_row *row)
-{
-    return any_of(string_of(row), list_of(source_of(row)));
+    return any_of(string_of(row), list_of(any_of(string_of(row), map)));
 }
 
 static json_t *integers_of(const config_row *row)
@@ -104,9 +98,8 @@ static json_t *factors_of(const config_row *row)
 
 static json_t *pairs_of(const config_row *row)
 {
-    json_t *pair = list_of(integer_of(row));
-    json_object_set_new(pair, "minItems", json_integer(2));
-    json_object_set_new(pair, "maxItems", json_integer(2));
+    json_t *pair =
+        json_pack("{s:s, s:o, s:i, s:i}", "type", "array", "items", integer_of(row), "minItems", 2, "maxItems", 2);
     return any_of(nothing(), list_of(pair));
 }
 

@@ -75,6 +75,14 @@ bool config_value_is_null(const yaml_node_t *node)
     return text && (!*text || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0);
 }
 
+/* A key's value in the configuration, and the node that replaces it. */
+typedef struct setting {
+    void *field;
+    const config_row *row;
+    yaml_document_t *document;
+    yaml_node_t *node;
+} setting;
+
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 static bool within(const config_row *row, double value)
@@ -82,143 +90,138 @@ static bool within(const config_row *row, double value)
     return value >= row->low && value <= row->high;
 }
 
-static status set_long(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_long(const setting *v)
 {
-    (void)d;
     int64_t value;
-    if (!scalar_integer(plain(node), &value) || !within(row, (double)value))
-        return refuse(row, node);
-    memcpy(field, &value, sizeof value);
+    if (!scalar_integer(plain(v->node), &value) || !within(v->row, (double)value))
+        return refuse(v->row, v->node);
+    memcpy(v->field, &value, sizeof value);
     return STATUS_OK;
 }
 
-static status set_int(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_int(const setting *v)
 {
     int64_t value = 0;
-    TRY(set_long(&value, row, d, node));
-    *(int *)field = (int)value; /* the row's range is within int's */
+    TRY(set_long(&(setting){&value, v->row, v->document, v->node}));
+    *(int *)v->field = (int)value; /* the row's range is within int's */
     return STATUS_OK;
 }
 
-static status set_size(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_size(const setting *v)
 {
-    (void)d;
     int64_t value;
-    if (!scalar_size(plain(node), &value))
-        return refuse(row, node);
-    memcpy(field, &value, sizeof value);
+    if (!scalar_size(plain(v->node), &value))
+        return refuse(v->row, v->node);
+    memcpy(v->field, &value, sizeof value);
     return STATUS_OK;
 }
 
-static status set_number(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_number(const setting *v)
 {
-    (void)d;
     double value;
-    if (!scalar_number(plain(node), &value) || !within(row, value))
-        return refuse(row, node);
-    memcpy(field, &value, sizeof value);
+    if (!scalar_number(plain(v->node), &value) || !within(v->row, value))
+        return refuse(v->row, v->node);
+    memcpy(v->field, &value, sizeof value);
     return STATUS_OK;
 }
 
-static void print_int(FILE *out, const void *field, const config_row *row)
+static void print_int(FILE *out, const setting *v)
 {
-    (void)row;
-    fprintf(out, "%d", *(const int *)field);
+    fprintf(out, "%d", *(const int *)v->field);
 }
 
-static void print_long(FILE *out, const void *field, const config_row *row)
+static void print_long(FILE *out, const setting *v)
 {
-    (void)row;
-    fprintf(out, "%" PRId64, *(const int64_t *)field);
+    fprintf(out, "%" PRId64, *(const int64_t *)v->field);
 }
 
-static void print_size(FILE *out, const void *field, const config_row *row)
+static void print_size(FILE *out, const setting *v)
 {
-    (void)row;
-    scalar_print_size(out, *(const int64_t *)field);
+    scalar_print_size(out, *(const int64_t *)v->field);
 }
 
-static void print_number(FILE *out, const void *field, const config_row *row)
+static void print_number(FILE *out, const setting *v)
 {
-    (void)row;
-    scalar_print_number(out, *(const double *)field);
+    scalar_print_number(out, *(const double *)v->field);
 }
 
 /* --- booleans and words ------------------------------------------------------------------------------------------- */
 
-static status set_bool(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_bool(const setting *v)
 {
-    (void)d;
     static const char *const spelling[][3] = {{"false", "no", "off"}, {"true", "yes", "on"}};
-    const char *text = plain(node);
+    const char *text = plain(v->node);
     for (int value = 0; text && value < 2; value++)
         for (int i = 0; i < 3; i++)
             if (strcasecmp(text, spelling[value][i]) == 0) {
-                *(bool *)field = value;
+                *(bool *)v->field = value;
                 return STATUS_OK;
             }
-    return refuse(row, node);
+    return refuse(v->row, v->node);
 }
 
-static void print_bool(FILE *out, const void *field, const config_row *row)
+static void print_bool(FILE *out, const setting *v)
 {
-    (void)row;
-    fputs(*(const bool *)field ? "true" : "false", out);
+    fputs(*(const bool *)v->field ? "true" : "false", out);
 }
 
-static status refuse_word(const config_row *row, const yaml_node_t *node, const nearest *n)
+static status refuse_word(const setting *v, const nearest *n)
 {
-    status s = refuse(row, node);
+    status s = refuse(v->row, v->node);
     if (!nearest_word(n))
         return s;
     AUTO_FREE char *message = must_strdup(status_message());
     return status_fail(s, "%s; did you mean %s?", message, nearest_word(n));
 }
 
-static status set_word(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_word(const setting *v)
 {
-    (void)d;
-    const char *text = text_of(node);
+    const char *text = text_of(v->node);
     nearest n = {.wanted = text ? text : ""};
-    for (int i = 0; row->word[i]; i++) {
-        if (strcmp(n.wanted, row->word[i]) == 0) {
-            *(int *)field = i;
+    for (int i = 0; v->row->word[i]; i++) {
+        if (strcmp(n.wanted, v->row->word[i]) == 0) {
+            *(int *)v->field = i;
             return STATUS_OK;
         }
-        nearest_offer(&n, row->word[i]);
+        nearest_offer(&n, v->row->word[i]);
     }
-    return refuse_word(row, node, &n);
+    return refuse_word(v, &n);
 }
 
-static void print_word(FILE *out, const void *field, const config_row *row)
+static void print_word(FILE *out, const setting *v)
 {
-    fputs(row->word[*(const int *)field], out);
+    fputs(v->row->word[*(const int *)v->field], out);
 }
 
 /* --- strings ------------------------------------------------------------------------------------------------------ */
 
-static status set_string(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static void free_string(void *field)
 {
-    (void)d;
-    const char *text = text_of(node);
-    if (!text)
-        return refuse(row, node);
     free(*(char **)field);
-    if (config_value_is_null(node))
-        text = row->fallback;
-    *(char **)field = text ? must_strdup(text) : NULL;
+    *(char **)field = NULL;
+}
+
+static status set_string(const setting *v)
+{
+    const char *text = text_of(v->node);
+    if (!text)
+        return refuse(v->row, v->node);
+    free_string(v->field);
+    if (config_value_is_null(v->node))
+        text = v->row->fallback;
+    *(char **)v->field = text ? must_strdup(text) : NULL;
     return STATUS_OK;
 }
 
-static status set_preset(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_preset(const setting *v)
 {
-    const char *text = text_of(node);
+    const char *text = text_of(v->node);
     nearest n = {.wanted = text ? text : ""};
     for (int i = 0; i < presets_count(); i++)
         nearest_offer(&n, presets_at(i)->name);
-    if (!text || (!config_value_is_null(node) && !presets_find(text)))
-        return refuse_word(row, node, &n);
-    return set_string(field, row, d, node);
+    if (!text || (!config_value_is_null(v->node) && !presets_find(text)))
+        return refuse_word(v, &n);
+    return set_string(v);
 }
 
 /* ${ is written as $${, or it would name a variable when it is read. */
@@ -228,7 +231,8 @@ static void print_text(FILE *out, const char *text)
         scalar_print_text(out, text);
         return;
     }
-    char *doubled = must_alloc(2 * (unsigned long)strlen(text) + 1), *to = doubled;
+    AUTO_FREE char *doubled = must_alloc(2 * (unsigned long)strlen(text) + 1);
+    char *to = doubled;
     for (const char *at = text; *at; at++) {
         if (!strncmp(at, "${", 2))
             *to++ = '$';
@@ -236,22 +240,30 @@ static void print_text(FILE *out, const char *text)
     }
     *to = 0;
     scalar_print_text(out, doubled);
-    free(doubled);
 }
 
-static void print_string(FILE *out, const void *field, const config_row *row)
+static void print_string(FILE *out, const setting *v)
 {
-    (void)row;
-    print_text(out, *(char *const *)field);
-}
-
-static void free_string(void *field)
-{
-    free(*(char **)field);
-    *(char **)field = NULL;
+    print_text(out, *(char *const *)v->field);
 }
 
 /* --- lists -------------------------------------------------------------------------------------------------------- */
+
+/* Returns the number of a list's items, 0 for any other node. */
+static long items(const yaml_node_t *node)
+{
+    return node->type == YAML_SEQUENCE_NODE ? node->data.sequence.items.top - node->data.sequence.items.start : 0;
+}
+
+static yaml_node_t *item_at(const setting *v, const yaml_node_t *list, long i)
+{
+    return yaml_document_get_node(v->document, list->data.sequence.items.start[i]);
+}
+
+static bool is_list(const yaml_node_t *node)
+{
+    return node->type == YAML_SEQUENCE_NODE || config_value_is_null(node);
+}
 
 static void free_sources(void *field)
 {
@@ -262,12 +274,16 @@ static void free_sources(void *field)
     *list = (config_sources){0};
 }
 
-static const config_row path_row = {.key = "path", .type = CONFIG_TYPE_STRING};
-static const config_row weight_row = {.key = "weight", .type = CONFIG_TYPE_NUMBER, .low = 1e-12, .high = 1e12};
+static status set_path(config_source *source, const setting *v, yaml_node_t *node)
+{
+    static const config_row row = {.key = "path", .type = CONFIG_TYPE_STRING};
+    return set_string(&(setting){&source->path, &row, v->document, node});
+}
 
-static status set_source_field(config_source *source, bool given[2], yaml_document_t *d, yaml_node_t *key,
+static status set_source_field(config_source *source, bool given[2], const setting *v, yaml_node_t *key,
                                yaml_node_t *value)
 {
+    static const config_row row = {.key = "weight", .type = CONFIG_TYPE_NUMBER, .low = 1e-12, .high = 1e12};
     const char *name = text_of(key);
     char quoted[CONFIG_VALUE_QUOTE];
     config_value_quote(quoted, name ? name : "?");
@@ -277,73 +293,53 @@ static status set_source_field(config_source *source, bool given[2], yaml_docume
     if (given[weight])
         return status_fail(STATUS_USAGE, "%s of a data set is given twice", quoted);
     given[weight] = true;
-    status s =
-        weight ? set_number(&source->weight, &weight_row, d, value) : set_string(&source->path, &path_row, d, value);
+    status s = weight ? set_number(&(setting){&source->weight, &row, v->document, value}) : set_path(source, v, value);
     return s == STATUS_OK ? s : status_context(s, "%s", quoted);
 }
 
-/* A prefix, or {path: prefix, weight: number}. */
-static status set_source(config_source *source, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+/* A prefix, or {path: prefix, weight: number}. Addresses in the run's files hold no password. */
+static status set_source(config_source *source, const setting *v, yaml_node_t *node)
 {
     source->weight = 1;
     if (node->type == YAML_SEQUENCE_NODE)
-        return refuse(row, node);
+        return refuse(v->row, node);
     if (node->type == YAML_SCALAR_NODE)
-        TRY(set_string(&source->path, &path_row, d, node));
+        TRY(set_path(source, v, node));
     bool given[2] = {false, false};
     if (node->type == YAML_MAPPING_NODE)
         for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++)
-            TRY(set_source_field(source, given, d, yaml_document_get_node(d, p->key),
-                                 yaml_document_get_node(d, p->value)));
+            TRY(set_source_field(source, given, v, yaml_document_get_node(v->document, p->key),
+                                 yaml_document_get_node(v->document, p->value)));
     if (!source->path || !*source->path)
         return status_fail(STATUS_USAGE, "a data set without a path: give the prefix of its .bin and .idx");
+    if (v->row->type == CONFIG_TYPE_ADDRESSES && strchr(source->path, '@'))
+        return status_fail(
+            STATUS_USAGE, "an address holds a user or a password, which would be in the run's files and in the list of "
+                          "processes: put USER:PASSWORD into a file of mode 600 and name it in outer.credentials, or "
+                          "into PHALANX_ETCD_CREDENTIALS");
     return STATUS_OK;
 }
 
-static status set_sources(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_sources(const setting *v)
 {
     config_sources list = {0};
-    bool sequence = node->type == YAML_SEQUENCE_NODE;
-    long count =
-        sequence ? node->data.sequence.items.top - node->data.sequence.items.start : !config_value_is_null(node);
+    long count = is_list(v->node) ? items(v->node) : 1;
     if (count)
         list.item = must_calloc((unsigned long)count, sizeof *list.item);
     status s = STATUS_OK;
     while (s == STATUS_OK && list.count < count) {
-        yaml_node_t *one = sequence ? yaml_document_get_node(d, node->data.sequence.items.start[list.count]) : node;
-        s = set_source(&list.item[list.count++], row, d, one);
+        yaml_node_t *one = items(v->node) ? item_at(v, v->node, list.count) : v->node;
+        s = set_source(&list.item[list.count++], v, one);
     }
-    if (s != STATUS_OK) {
-        free_sources(&list);
-        return s;
-    }
-    free_sources(field);
-    *(config_sources *)field = list;
-    return STATUS_OK;
-}
-
-/* Sources in the run's files hold no password. */
-static status set_addresses(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
-{
-    config_sources list = {0};
-    status s = set_sources(&list, row, d, node);
-    for (int i = 0; i < list.count && s == STATUS_OK; i++)
-        if (strchr(list.item[i].path, '@'))
-            s = status_fail(
-                STATUS_USAGE,
-                "an address holds a user or a password, which would be in the run's files and in the list of "
-                "processes: put USER:PASSWORD into a file of mode 600 and name it in outer.credentials, or "
-                "into PHALANX_ETCD_CREDENTIALS");
-    free_sources(s == STATUS_OK ? field : &list);
+    free_sources(s == STATUS_OK ? v->field : &list);
     if (s == STATUS_OK)
-        *(config_sources *)field = list;
+        *(config_sources *)v->field = list;
     return s;
 }
 
-static void print_sources(FILE *out, const void *field, const config_row *row)
+static void print_sources(FILE *out, const setting *v)
 {
-    (void)row;
-    const config_sources *list = field;
+    const config_sources *list = v->field;
     fputc('[', out);
     for (int i = 0; i < list->count; i++) {
         fputs(i ? ", {path: " : "{path: ", out);
@@ -362,95 +358,60 @@ static void free_integers(void *field)
     *list = (config_integers){0};
 }
 
-static status set_integers(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+/* Sets a list of integers, or of pairs: [[step, batch], ...]. */
+static status set_integers(const setting *v)
 {
     config_integers list = {0};
-    if (node->type != YAML_SEQUENCE_NODE && !config_value_is_null(node))
-        return refuse(row, node);
-    bool sequence = node->type == YAML_SEQUENCE_NODE;
-    long count = sequence ? node->data.sequence.items.top - node->data.sequence.items.start : 0;
-    if (count)
-        list.item = must_calloc((unsigned long)count, sizeof *list.item);
-    for (; list.count < count; list.count++) {
-        yaml_node_t *one = yaml_document_get_node(d, node->data.sequence.items.start[list.count]);
-        status s = set_int(&list.item[list.count], row, d, one);
-        if (s != STATUS_OK) {
-            free_integers(&list);
-            return s;
-        }
+    bool pairs = v->row->type == CONFIG_TYPE_PAIRS;
+    if (!is_list(v->node))
+        return refuse(v->row, v->node);
+    list.item = must_calloc(2 * (unsigned long)items(v->node), sizeof *list.item);
+    status s = STATUS_OK;
+    for (long i = 0; i < items(v->node) && s == STATUS_OK; i++) {
+        yaml_node_t *one = item_at(v, v->node, i);
+        if (pairs && items(one) != 2)
+            s = refuse(v->row, one);
+        for (int k = 0; k < 1 + pairs && s == STATUS_OK; k++)
+            s = set_int(&(setting){&list.item[list.count++], v->row, v->document, pairs ? item_at(v, one, k) : one});
     }
-    free_integers(field);
-    *(config_integers *)field = list;
-    return STATUS_OK;
+    free_integers(s == STATUS_OK ? v->field : &list);
+    if (s == STATUS_OK)
+        *(config_integers *)v->field = list;
+    return s;
 }
 
-static void print_integers(FILE *out, const void *field, const config_row *row)
+static void print_integers(FILE *out, const setting *v)
 {
-    (void)row;
-    const config_integers *list = field;
+    const config_integers *list = v->field;
     fputc('[', out);
     for (int i = 0; i < list->count; i++)
-        fprintf(out, "%s%d", i ? ", " : "", list->item[i]);
+        if (v->row->type == CONFIG_TYPE_PAIRS)
+            fprintf(out, i % 2 ? "%d]" : i ? ", [%d, " : "[%d, ", list->item[i]);
+        else
+            fprintf(out, i ? ", %d" : "%d", list->item[i]);
     fputc(']', out);
 }
 
 /* Sets an array of fixed size: missing items are 0. */
-static status set_factors(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+static status set_factors(const setting *v)
 {
     double list[SHAPE_ROPE_FACTORS] = {0};
-    bool sequence = node->type == YAML_SEQUENCE_NODE;
-    long count = sequence ? node->data.sequence.items.top - node->data.sequence.items.start : 0;
-    if ((!sequence && !config_value_is_null(node)) || count > SHAPE_ROPE_FACTORS)
-        return refuse(row, node);
-    for (long i = 0; i < count; i++)
-        TRY(set_number(&list[i], row, d, yaml_document_get_node(d, node->data.sequence.items.start[i])));
-    memcpy(field, list, sizeof list);
+    if (!is_list(v->node) || items(v->node) > SHAPE_ROPE_FACTORS)
+        return refuse(v->row, v->node);
+    for (long i = 0; i < items(v->node); i++)
+        TRY(set_number(&(setting){&list[i], v->row, v->document, item_at(v, v->node, i)}));
+    memcpy(v->field, list, sizeof list);
     return STATUS_OK;
 }
 
-static void print_factors(FILE *out, const void *field, const config_row *row)
+static void print_factors(FILE *out, const setting *v)
 {
-    (void)row;
-    const double *list = field;
+    const double *list = v->field;
     fputc('[', out);
     for (int i = 0; i < SHAPE_ROPE_FACTORS && list[i] > 0; i++) {
         fputs(i ? ", " : "", out);
         scalar_print_number(out, list[i]);
     }
-    fputc(']', out);
-}
-
-/* Two by two: [[step, batch], ...]. */
-static status set_pairs(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
-{
-    config_integers list = {0};
-    if (node->type != YAML_SEQUENCE_NODE)
-        return config_value_is_null(node) ? STATUS_OK : refuse(row, node);
-    long count = node->data.sequence.items.top - node->data.sequence.items.start;
-    if (count)
-        list.item = must_calloc(2 * (unsigned long)count, sizeof *list.item);
-    status s = STATUS_OK;
-    for (long i = 0; i < count && s == STATUS_OK; i++) {
-        yaml_node_t *pair = yaml_document_get_node(d, node->data.sequence.items.start[i]);
-        if (pair->type != YAML_SEQUENCE_NODE || pair->data.sequence.items.top - pair->data.sequence.items.start != 2)
-            s = refuse(row, pair);
-        for (int k = 0; k < 2 && s == STATUS_OK; k++)
-            s = set_int(&list.item[list.count++], row, d,
-                        yaml_document_get_node(d, pair->data.sequence.items.start[k]));
-    }
-    free_integers(s == STATUS_OK ? field : &list);
-    if (s == STATUS_OK)
-        *(config_integers *)field = list;
-    return s;
-}
-
-static void print_pairs(FILE *out, const void *field, const config_row *row)
-{
-    (void)row;
-    const config_integers *list = field;
-    fputc('[', out);
-    for (int i = 0; i < list->count; i += 2)
-        fprintf(out, "%s[%d, %d]", i ? ", " : "", list->item[i], list->item[i + 1]);
     fputc(']', out);
 }
 
@@ -495,8 +456,8 @@ static void expect_factors(FILE *out, const config_row *row)
 static const struct {
     const char *expected; /* expected: where no range or words belong to it */
     void (*expect)(FILE *, const config_row *);
-    status (*set)(void *field, const config_row *, yaml_document_t *, yaml_node_t *);
-    void (*print)(FILE *, const void *field, const config_row *);
+    status (*set)(const setting *);
+    void (*print)(FILE *, const setting *);
     void (*free)(void *field);
 } types[CONFIG_TYPES] = {
     [CONFIG_TYPE_INT] = {NULL, expect_integer, set_int, print_int, NULL},
@@ -509,17 +470,17 @@ static const struct {
     [CONFIG_TYPE_PRESET] = {NULL, expect_preset, set_preset, print_string, free_string},
     [CONFIG_TYPE_SOURCES] = {"a prefix of .bin and .idx, or a list of prefixes or {path, weight}", NULL, set_sources,
                              print_sources, free_sources},
-    [CONFIG_TYPE_ADDRESSES] = {"http[s]://HOST:PORT, or a list of such", NULL, set_addresses, print_sources,
+    [CONFIG_TYPE_ADDRESSES] = {"http[s]://HOST:PORT, or a list of such", NULL, set_sources, print_sources,
                                free_sources},
     [CONFIG_TYPE_INTEGERS] = {NULL, expect_integers, set_integers, print_integers, free_integers},
     [CONFIG_TYPE_FACTORS] = {NULL, expect_factors, set_factors, print_factors, NULL},
-    [CONFIG_TYPE_PAIRS] = {"a list of pairs of integers, as [[0, 64], [1000, 128]]", NULL, set_pairs, print_pairs,
+    [CONFIG_TYPE_PAIRS] = {"a list of pairs of integers, as [[0, 64], [1000, 128]]", NULL, set_integers, print_integers,
                            free_integers},
 };
 
 status config_value_set(config *c, const config_row *row, yaml_document_t *document, yaml_node_t *node)
 {
-    return types[row->type].set((char *)c + row->offset, row, document, node);
+    return types[row->type].set(&(setting){(char *)c + row->offset, row, document, node});
 }
 
 status config_value_set_text(config *c, const config_row *row, const char *text)
@@ -535,7 +496,7 @@ status config_value_set_text(config *c, const config_row *row, const char *text)
 
 void config_value_print(FILE *out, const config *c, const config_row *row)
 {
-    types[row->type].print(out, (const char *)c + row->offset, row);
+    types[row->type].print(out, &(setting){.field = (char *)(uintptr_t)c + row->offset, .row = row});
 }
 
 char *config_value_text(const config *c, const config_row *row)

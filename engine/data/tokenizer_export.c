@@ -271,7 +271,6 @@ static int by_rank(const void *a, const void *b)
 static merge *list_merges(const sentencepiece_model *m, int64_t *count, const json_t *vocab)
 {
     merge *list = NULL;
-    int64_t room = 0;
     RELEASED_BY(buffer_free) buffer left = {0};
     *count = 0;
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
@@ -286,14 +285,9 @@ static merge *list_merges(const sentencepiece_model *m, int64_t *count, const js
             buffer_append(&left, name, at);
             buffer_append(&left, "", 1);
             const json_t *first = json_object_get(vocab, left.bytes), *second = json_object_get(vocab, name + at);
-            if (!first || !second || m->types[json_integer_value(first)] != SENTENCEPIECE_MODEL_NORMAL ||
-                m->types[json_integer_value(second)] != SENTENCEPIECE_MODEL_NORMAL)
-                continue;
-            if (*count == room) {
-                room = 2 * room + 4096;
-                list = must_realloc(list, (unsigned long)room * sizeof *list);
-            }
-            list[(*count)++] = (merge){m->scores[id], id, at};
+            if (first && second && m->types[json_integer_value(first)] == SENTENCEPIECE_MODEL_NORMAL &&
+                m->types[json_integer_value(second)] == SENTENCEPIECE_MODEL_NORMAL)
+                APPEND(list, *count) = (merge){m->scores[id], id, at};
         }
     }
     if (*count)

@@ -32,7 +32,7 @@ struct indexed_writer {
     int64_t vocab_size;
     bool narrow;      /* u16 */
     int32_t *lengths; /* [documents] */
-    int64_t documents, capacity;
+    int64_t documents;
 };
 
 status indexed_writer_open(indexed_writer **out, const char *prefix, int64_t vocab_size)
@@ -86,11 +86,7 @@ status indexed_writer_document(indexed_writer *w, const int32_t *tokens, int64_t
             return status_fail(STATUS_FAILED, "%s: document %lld, token %lld: id %d is outside the vocabulary of %lld",
                                w->bin_path, (long long)w->documents, (long long)i, tokens[i], (long long)w->vocab_size);
     TRY(write_tokens(w, tokens, count));
-    if (w->documents == w->capacity) {
-        w->capacity = w->capacity ? w->capacity * 2 : 1024;
-        w->lengths = must_realloc(w->lengths, (unsigned long)w->capacity * sizeof *w->lengths);
-    }
-    w->lengths[w->documents++] = (int32_t)count;
+    APPEND(w->lengths, w->documents) = (int32_t)count;
     return STATUS_OK;
 }
 

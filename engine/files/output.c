@@ -100,11 +100,6 @@ status output_check(const char *path)
 
 status output_print(const char *path, void (*draw)(FILE *out, const void *what), const void *what)
 {
-    AUTO_FREE char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
-    draw(out, what);
-    MUST(fclose(out) == 0, "out of host memory");
-    return output_write(path, text, (int64_t)bytes);
+    AUTO_FREE char *text = MUST_PRINT(out, draw(out, what));
+    return output_write(path, text, (int64_t)strlen(text));
 }

@@ -214,8 +214,7 @@ static status add_entry(mirror_checkpoints *out, object_store *s, const mirror_p
     AUTO_FREE char *key = mirror_prefix_key(p, c.name, "manifest.json");
     TRY(object_look(&last, s, key));
     c.whole = last.there; /* its manifest is written last */
-    out->item = must_realloc(out->item, (unsigned long)(out->count + 1) * sizeof c);
-    out->item[out->count++] = c;
+    APPEND(out->item, out->count) = c;
     return STATUS_OK;
 }
 

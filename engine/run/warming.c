@@ -47,10 +47,8 @@ static void find_distinct(distinct *all, const program *list)
 {
     for (int i = 0; i < list->count; i++) {
         const op *o = list->ops[i];
-        if (!op_computes(o) || !is_new(all, o))
-            continue;
-        all->of = must_realloc(all->of, (unsigned long)(all->count + 1) * sizeof *all->of);
-        all->of[all->count++] = o;
+        if (op_computes(o) && is_new(all, o))
+            APPEND(all->of, all->count) = o;
     }
 }
 

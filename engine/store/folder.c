@@ -230,14 +230,11 @@ static status check_room(const fetch *f)
     if (statvfs(f->folder, &disk) != 0)
         return STATUS_OK; /* writing will tell */
     int64_t room = (int64_t)disk.f_bavail * (int64_t)disk.f_frsize;
-    char want[UNITS_TEXT], have[UNITS_TEXT];
-    units_bytes(want, (double)wanted);
-    units_bytes(have, (double)room);
     if (wanted > 0 && room - wanted < LEFT_FREE)
         return status_fail(STATUS_FAILED,
                            "%s: %s are to be fetched into %s, whose disk has %s free, and 1 GiB is left: "
                            "free some, or set XDG_CACHE_HOME",
-                           f->url, want, f->folder, have);
+                           f->url, BYTES_TEXT(wanted), f->folder, BYTES_TEXT(room));
     return STATUS_OK;
 }
 
@@ -266,20 +263,15 @@ static void tell(const char *format, ...)
 static void tell_progress(void *context, int64_t bytes)
 {
     const fetch *f = context;
-    char done[UNITS_TEXT], all[UNITS_TEXT], rate[UNITS_TEXT];
-    units_bytes(done, (double)(f->there + bytes));
-    units_bytes(all, (double)f->bytes);
-    units_bytes(rate, (double)bytes / (clock_seconds() - f->begun));
-    tell("%s: %s of %s, %s/s\n", f->url, done, all, rate);
+    tell("%s: %s of %s, %s/s\n", f->url, BYTES_TEXT(f->there + bytes), BYTES_TEXT(f->bytes),
+         BYTES_TEXT((double)bytes / (clock_seconds() - f->begun)));
 }
 
 static status fetch_missing(fetch *f)
 {
-    char all[UNITS_TEXT], here[UNITS_TEXT];
+    const char *all = BYTES_TEXT(f->bytes);
     list_missing(f);
     TRY(check_room(f));
-    units_bytes(all, (double)f->bytes);
-    units_bytes(here, (double)f->there);
     if (f->items == 0) {
         tell("%s: %s, kept in %s\n", f->url, all, f->folder);
         return STATUS_OK;
@@ -287,7 +279,7 @@ static status fetch_missing(fetch *f)
     if (f->part == FOLDER_HEADERS)
         tell("%s: names and sizes of %s\n", f->url, all);
     else
-        tell("%s: %s, of which %s are here, into %s\n", f->url, all, here, f->folder);
+        tell("%s: %s, of which %s are here, into %s\n", f->url, all, BYTES_TEXT(f->there), f->folder);
     f->begun = clock_seconds();
     const download_watcher watcher = {.finished = note_finished, .progress = tell_progress, .context = f};
     return download(f->bucket, f->item, f->items, 0600, &watcher, NULL);

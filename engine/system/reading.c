@@ -108,8 +108,7 @@ static bool try_folder(reading_names *out, const char *path)
     for (struct dirent *e; (e = readdir(entries)); errno = 0) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
             continue;
-        out->name = must_realloc(out->name, (unsigned long)(out->count + 1) * sizeof *out->name);
-        out->name[out->count++] = must_strdup(e->d_name);
+        APPEND(out->name, out->count) = must_strdup(e->d_name);
     }
     int error = errno;
     closedir(entries);

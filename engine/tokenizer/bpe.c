@@ -9,8 +9,8 @@
 #include "memory/log.h"
 
 struct added {
-    added_token *tokens; /* [room], sorted by their bytes */
-    int count, room;
+    added_token *tokens; /* [count], sorted by their bytes */
+    int count;
     int first[257]; /* tokens with first byte b: first[b] .. first[b + 1] */
 };
 
@@ -41,11 +41,7 @@ static void added_close(added *a)
 void added_put(added *a, const added_token *token)
 {
     MUST(token->length > 0, "an empty added token");
-    if (a->count == a->room) {
-        a->room = 2 * a->room + 16;
-        a->tokens = must_realloc(a->tokens, (unsigned long)a->room * sizeof *a->tokens);
-    }
-    added_token *copy = &a->tokens[a->count++];
+    added_token *copy = &APPEND(a->tokens, a->count);
     *copy = *token;
     copy->text = must_alloc((unsigned long)token->length);
     memcpy(copy->text, token->text, (size_t)token->length);

@@ -50,7 +50,7 @@ typedef struct line_point {
 /* Points of lines that were dropped from metrics.jsonl: a run may repeat them. */
 typedef struct line_points {
     line_point *item;
-    int count, room;
+    int count;
 } line_points;
 
 struct tracker {
@@ -177,17 +177,6 @@ static void forget_after(line_points *all, int64_t step)
     all->count = kept;
 }
 
-static void add_point(line_points *all, const line_point *point)
-{
-    if (all->count == MOST_POINTS)
-        return;
-    if (all->count == all->room) {
-        all->room = all->room ? 2 * all->room : 64;
-        all->item = must_realloc(all->item, (unsigned long)all->room * sizeof *all->item);
-    }
-    all->item[all->count++] = *point;
-}
-
 /* Adds the points of the lines of `path` after `step`, replacing earlier ones of these steps. */
 static status read_dropped(line_points *out, const char *path, int64_t step)
 {
@@ -203,7 +192,8 @@ static status read_dropped(line_points *out, const char *path, int64_t step)
         if (!forgotten)
             forget_after(out, step);
         forgotten = true;
-        add_point(out, &point);
+        if (out->count < MOST_POINTS)
+            APPEND(out->item, out->count) = point;
     }
     return STATUS_OK;
 }

@@ -70,12 +70,6 @@ static bool same_kind(const profile_point *a, const profile_point *b)
     return same;
 }
 
-static void add_point(profile *p, profile_point at)
-{
-    p->points = must_realloc(p->points, ((unsigned long)p->count + 1) * sizeof *p->points);
-    p->points[p->count++] = at;
-}
-
 /* Merges the new points (index >= `from`) of one size into their median, and drops the file's older points of the same
  * size and thread count. */
 static void settle(profile *p, int from)
@@ -131,7 +125,7 @@ static void time_ops(const measuring *m, executor *e, const compiled_program *of
     }
     for (int i = 0; i < count; i++)
         if (seconds[0][i] > 0 && !op_communicates(of->list.ops[i]) && !op_waits(of->list.ops[i]))
-            add_point(m->into, profile_point_of(m->into, of->list.ops[i], seconds[0][i]));
+            APPEND(m->into->points, m->into->count) = profile_point_of(m->into, of->list.ops[i], seconds[0][i]);
     for (int i = 0; i < STEPS; i++)
         free(seconds[i]);
 }
@@ -229,8 +223,8 @@ static void time_collectives(const measuring *m, char *send, char *receive, int6
             seconds[i] = clock_seconds() - begun;
         }
         double took = bench_median(seconds, TIMES);
-        add_point(m->into, profile_point_of_transfer(m->into, kinds[k].of, (double)comm_expected_bytes(&shape),
-                                                     comm_ranks(m->world), took));
+        APPEND(m->into->points, m->into->count) = profile_point_of_transfer(
+            m->into, kinds[k].of, (double)comm_expected_bytes(&shape), comm_ranks(m->world), took);
         free(call.scratch);
     }
 }
@@ -243,7 +237,8 @@ static void time_messages(const measuring *m)
     p->latency = time_message(m, send, 8);
     p->node = MOST / (time_message(m, send, MOST) - p->latency);
     for (int64_t bytes = 4096; bytes <= MOST; bytes *= 8) {
-        add_point(p, profile_point_of_transfer(p, OP_send, (double)bytes, 1, time_message(m, send, bytes)));
+        APPEND(p->points, p->count) =
+            profile_point_of_transfer(p, OP_send, (double)bytes, 1, time_message(m, send, bytes));
         time_collectives(m, send, receive, bytes);
     }
 }

@@ -302,8 +302,7 @@ static bool is_known(checker *k, const op *o, const char *name)
     for (int i = 0; i < k->count; i++)
         if (strcmp(k->names[i], name) == 0)
             return true;
-    k->names = must_realloc(k->names, (unsigned long)(k->count + 1) * sizeof *k->names);
-    snprintf(k->names[k->count++], NAME, "%s", name);
+    snprintf(APPEND(k->names, k->count), NAME, "%s", name);
     return false;
 }
 

@@ -21,15 +21,6 @@ typedef struct left_out {
     char *one; /* path of one such file */
 } left_out;
 
-static void append(inputs *in, char *path)
-{
-    if (in->count == in->room) {
-        in->room = 2 * in->room + 16;
-        in->paths = must_realloc(in->paths, (unsigned long)in->room * sizeof *in->paths);
-    }
-    in->paths[in->count++] = path;
-}
-
 void inputs_free(inputs *in)
 {
     for (int i = 0; i < in->count; i++)
@@ -78,7 +69,7 @@ static status take_entry(inputs *in, left_out *out, const char *folder, const ch
     if (s == STATUS_OK && S_ISDIR(facts.st_mode)) {
         s = take_folder(in, out, path, depth + 1);
     } else if (s == STATUS_OK && S_ISREG(facts.st_mode) && is_known(name)) {
-        append(in, path);
+        APPEND(in->paths, in->count) = path;
         return STATUS_OK;
     } else if (s == STATUS_OK) {
         out->files++;
@@ -159,7 +150,7 @@ static void take_objects(inputs *in, left_out *out, const char *bucket, size_t p
         if (is_hidden_path(below)) {
             out->hidden++;
         } else if (is_known(below)) {
-            append(in, must_format("s3://%s/%s", bucket, key));
+            APPEND(in->paths, in->count) = must_format("s3://%s/%s", bucket, key);
         } else {
             out->files++;
             out->one = out->one ? out->one : must_format("s3://%s/%s", bucket, key);
@@ -201,7 +192,7 @@ status inputs_add(inputs *in, const char *path)
         return add_objects(in, path);
     if (strcmp(path, "-") != 0 && stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
         return add_folder(in, path);
-    append(in, must_strdup(path)); /* a later open reports a missing file */
+    APPEND(in->paths, in->count) = must_strdup(path); /* a later open reports a missing file */
     return STATUS_OK;
 }
 

@@ -16,7 +16,7 @@
  */
 typedef struct inputs {
     char **paths; /* [count]; "-" is standard input */
-    int count, room;
+    int count;
     bool quiet; /* suppresses the report of files taken and left out */
 } inputs;
 

@@ -47,19 +47,13 @@ static void print_word(FILE *out, const char *word)
     fputc('\'', out);
 }
 
-/* Returns the command line's file and keys, a space before each; the caller frees it. */
-static char *arguments_text(const options_said *said)
+/* Prints the command line's file and keys, a space before each. */
+static void print_arguments(FILE *out, const options_said *said)
 {
-    char *text;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
     for (int i = said->file ? -1 : 0; i < said->overrides; i++) {
         fputc(' ', out);
         print_word(out, i < 0 ? said->file : said->override[i]);
     }
-    MUST(fclose(out) == 0, "out of host memory");
-    return text;
 }
 
 enum { MPIRUN, SLURM, LAUNCHERS };
@@ -68,7 +62,7 @@ enum { MPIRUN, SLURM, LAUNCHERS };
 static void lines_of(char *out[LAUNCHERS], const config *c, int ranks, int node_ranks, const options_said *said)
 {
     int tasks = ranks < node_ranks ? ranks : node_ranks;
-    AUTO_FREE char *arguments = arguments_text(said);
+    AUTO_FREE char *arguments = MUST_PRINT(to, print_arguments(to, said));
     AUTO_FREE char *hosts = must_format(" --hostfile hosts --map-by ppr:%d:node", node_ranks);
     AUTO_FREE char *gpus = must_format(" --gpus-per-node=%d", tasks);
     out[MPIRUN] = must_format("mpirun -np %d%s phalanx train%s", ranks, ranks > node_ranks ? hosts : "", arguments);

@@ -171,8 +171,7 @@ static status add_rank(picture *out, picture_names *names, const char *run, int6
     compile_options o = *all;
     char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, rank);
     reading r = {.names = names, .path = path, .step = *step, .any = *step < 0, .latest = -1, .open = json_object()};
-    out->rows = must_realloc(out->rows, (unsigned long)(out->count + 1) * sizeof *out->rows);
-    r.row = &out->rows[out->count++];
+    r.row = &APPEND(out->rows, out->count);
     o.grid = grid_of(&all->grid, rank);
     *r.row = (picture_row){.name = must_format("rank %d, stage %d", rank, o.grid.at[GRID_PIPELINE]), .rank = rank};
     status s = read_rank(&r);

@@ -43,29 +43,19 @@ const char *picture_along(int along)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Grows a list by doubling it, to have room for one more. */
-static void *grown(void *list, int count, size_t each)
-{
-    bool full = (count & (count - 1)) == 0;
-    return full ? must_realloc(list, (unsigned long)(count ? 2 * count : 1) * each) : list;
-}
-
 void picture_add_span(picture_row *r, picture_span s)
 {
-    r->spans = grown(r->spans, r->span_count, sizeof *r->spans);
-    r->spans[r->span_count++] = s;
+    APPEND(r->spans, r->span_count) = s;
 }
 
 void picture_add_transfer(picture_row *r, picture_transfer t)
 {
-    r->transfers = grown(r->transfers, r->transfer_count, sizeof *r->transfers);
-    r->transfers[r->transfer_count++] = t;
+    APPEND(r->transfers, r->transfer_count) = t;
 }
 
 void picture_add_flow(picture_row *r, picture_flow f)
 {
-    r->flows = grown(r->flows, r->flow_count, sizeof *r->flows);
-    r->flows[r->flow_count++] = f;
+    APPEND(r->flows, r->flow_count) = f;
 }
 
 void picture_take_memory(picture_row *r, const compiled *c)

@@ -112,10 +112,8 @@ static processes find_below(void)
     AUTO(DIR) *folder = opendir("/proc");
     for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder)) {
         process one;
-        if (!isdigit((unsigned char)e->d_name[0]) || !look_at(&one, e->d_name))
-            continue;
-        p.all = must_realloc(p.all, (unsigned long)(p.count + 1) * sizeof *p.all);
-        p.all[p.count++] = one;
+        if (isdigit((unsigned char)e->d_name[0]) && look_at(&one, e->d_name))
+            APPEND(p.all, p.count) = one;
     }
     pid_t me = getpid();
     for (bool more = true; more;) {

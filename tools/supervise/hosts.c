@@ -93,8 +93,7 @@ static status parse(hosts *h, char *line, const char *path, int number)
         return status_fail(STATUS_USAGE, "%s:%d: more than %d slots in all", path, number, MOST_RANKS);
     if (hosts_find(h, name))
         return status_fail(STATUS_USAGE, "%s:%d: %s is named twice", path, number, name);
-    h->entry = must_realloc(h->entry, (unsigned long)(h->count + 1) * sizeof *h->entry);
-    h->entry[h->count++] = (hosts_entry){.name = must_strdup(name), .slots = slots};
+    APPEND(h->entry, h->count) = (hosts_entry){.name = must_strdup(name), .slots = slots};
     return STATUS_OK;
 }
 
@@ -163,8 +162,7 @@ static void add_address(addresses *a, const struct sockaddr *from)
         memcpy(one + 1, &((const struct sockaddr_in *)(const void *)from)->sin_addr, sizeof(struct in_addr));
     else
         memcpy(one + 1, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, sizeof(struct in6_addr));
-    a->item = must_realloc(a->item, (unsigned long)(a->count + 1) * sizeof *a->item);
-    memcpy(a->item[a->count++], one, sizeof one);
+    memcpy(APPEND(a->item, a->count), one, sizeof one);
 }
 
 static addresses find_addresses(const char *name)

@@ -54,20 +54,15 @@ static int compare_shares(const void *a, const void *b)
 
 static int list_mine(share **out, const outer *o, const checkpoint_piece *pieces, int count)
 {
-    int n = 0, capacity = 0;
+    int n = 0;
     *out = NULL;
     for (int i = 0; i < count; i++) {
         int wanted = find_tensor(&o->units, pieces[i].of.name);
         MUST(wanted >= 0, "%s is no tensor of the model", pieces[i].of.name);
         for (int u = 0; u < o->units.count; u++) {
             share s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
-            if (o->units.list[u].tensor != wanted || !meet(&s, &o->units.list[u], &pieces[i]))
-                continue;
-            if (n == capacity) {
-                capacity = capacity ? 2 * capacity : 64;
-                *out = must_realloc(*out, (unsigned long)capacity * sizeof **out);
-            }
-            (*out)[n++] = s;
+            if (o->units.list[u].tensor == wanted && meet(&s, &o->units.list[u], &pieces[i]))
+                APPEND(*out, n) = s;
         }
     }
     return n;

@@ -24,7 +24,6 @@ void units_rectangle(rectangle *of, box_memory *at, const unit *u, const names_t
 
 unit *units_list(int *count, const names_tensor *tensors, int tensor_count, int fragments)
 {
-    int capacity = 0;
     unit *list = NULL;
     *count = 0;
     for (int i = 0; i < tensor_count; i++) {
@@ -33,11 +32,7 @@ unit *units_list(int *count, const names_tensor *tensors, int tensor_count, int 
         int64_t rows = columns < UNITS_ELEMENTS ? UNITS_ELEMENTS / columns : 1;
         for (int64_t first = 0; first < t->shape[0]; first += rows) {
             int64_t here = t->shape[0] - first < rows ? t->shape[0] - first : rows;
-            if (*count == capacity) {
-                capacity = capacity ? 2 * capacity : 64;
-                list = must_realloc(list, (unsigned long)capacity * sizeof *list);
-            }
-            list[(*count)++] = (unit){i, fragment_of(t, fragments), first, here, here * columns};
+            APPEND(list, *count) = (unit){i, fragment_of(t, fragments), first, here, here * columns};
         }
     }
     return list;

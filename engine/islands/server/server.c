@@ -527,11 +527,9 @@ static status run(bool *stopped, server *v)
     TRY(agree_on_head(v));
     v->alone = v->core.now;
     outer_announce(&v->core, v->step, v->updates);
-    char bytes[UNITS_TEXT];
-    units_bytes(bytes, (double)arena_bytes(v->core.memory.arena));
     log_info("server: holds the model of outer.run %s after merge %lld, on %d rank%s, in %s of host memory on this one",
              v->config->outer.run, (long long)v->core.merge, comm_ranks(v->world), comm_ranks(v->world) > 1 ? "s" : "",
-             bytes);
+             BYTES_TEXT(arena_bytes(v->core.memory.arena)));
     seal_close();
     status s = work(stopped, v);
     seal_open();

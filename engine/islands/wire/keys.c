@@ -81,15 +81,6 @@ static status read_own(keys *k, const char *folder)
                                                      : status_fail(STATUS_FAILED, "%s is no secret key", path);
 }
 
-static status trust(keys *k, const char *path)
-{
-    k->trusted = must_realloc(k->trusted, (unsigned long)(k->count + 1) * sizeof *k->trusted);
-    TRY(check_writers(path));
-    TRY(read_key(k->trusted[k->count], path));
-    k->count++;
-    return STATUS_OK;
-}
-
 static status read_peers(keys *k, const char *folder)
 {
     AUTO_FREE char *peers = must_format("%s/peers", folder);
@@ -101,7 +92,8 @@ static status read_peers(keys *k, const char *folder)
         if (length < 8 || strcmp(entry->d_name + length - 7, ".public") != 0)
             continue;
         AUTO_FREE char *path = must_format("%s/%s", peers, entry->d_name);
-        TRY(trust(k, path));
+        TRY(check_writers(path));
+        TRY(read_key(APPEND(k->trusted, k->count), path));
     }
     return STATUS_OK;
 }

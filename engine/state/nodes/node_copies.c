@@ -302,7 +302,6 @@ void node_copies_forget(node_copies *k)
 static status check_room(const node_copies *k)
 {
     struct statvfs info;
-    char needed[UNITS_TEXT], there[UNITS_TEXT];
     int shares = 1;
     for (int i = 0; i < k->ranks; i++)
         shares += i != k->me && k->node[i] == k->first;
@@ -312,13 +311,11 @@ static status check_room(const node_copies *k)
     room = room < available ? room : available;
     if (2 * k->bytes <= room / shares)
         return STATUS_OK;
-    units_bytes(needed, 2.0 * (double)k->bytes * shares);
-    units_bytes(there, (double)room);
     return status_fail(STATUS_FAILED,
                        "checkpoint.memory_every needs %s of " NODE_MEMORY
                        " on this node (two generations of its ranks' shares and "
                        "of a neighbour's), and %s are left: set it to 0, or use more nodes",
-                       needed, there);
+                       BYTES_TEXT(2.0 * (double)k->bytes * shares), BYTES_TEXT(room));
 }
 
 static status make_here(node_copies *k)

@@ -21,12 +21,6 @@ typedef struct list {
     int count;
 } list;
 
-static void add(list *l, const share_found *f)
-{
-    l->item = must_realloc(l->item, (unsigned long)(l->count + 1) * sizeof *l->item);
-    l->item[l->count++] = *f;
-}
-
 static status look_into(list *l, const char *folder, const char *name, const char *id, share_found as)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
@@ -40,7 +34,7 @@ static status look_into(list *l, const char *folder, const char *name, const cha
         if (is_one && strcmp(run, id) == 0) {
             as.rank = owner.rank;
             as.ranks = owner.ranks;
-            add(l, &as);
+            APPEND(l->item, l->count) = as;
         }
     }
     return STATUS_OK;
@@ -76,7 +70,7 @@ static list gather(comm_group *world, const list *mine)
     comm_all_gather_bytes(world, items, padded, most * (int64_t)sizeof *padded);
     for (int i = 0; i < ranks; i++)
         for (int j = 0; j < counts[i]; j++)
-            add(&all, &items[i * most + j]);
+            APPEND(all.item, all.count) = items[i * most + j];
     return all;
 }
 

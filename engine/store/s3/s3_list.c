@@ -13,7 +13,7 @@ enum { KEY = 3 * 1024 + 1 };
 /* A page while it is read. */
 typedef struct page {
     object_listing *list;
-    int64_t room, most;
+    int64_t most;
     const char *prefix;
     bool deep, listed, coded, truncated; /* coded: keys have %XX, as requested */
     object_entry entry;                  /* the entry being read */
@@ -66,13 +66,9 @@ static status add(page *p)
     object_listing *l = p->list;
     if (l->count == p->most)
         return lie(p, "more objects than may be");
-    if (l->count == p->room) {
-        p->room = p->room ? 2 * p->room : 64;
-        l->entry = must_realloc(l->entry, (unsigned long)p->room * sizeof *l->entry);
-    }
     if (!p->entry.key || (!p->entry.folder && p->entry.bytes < 0))
         return lie(p, p->entry.key ? "an object without a size" : "a key that is none");
-    l->entry[l->count++] = p->entry;
+    APPEND(l->entry, l->count) = p->entry;
     p->entry = (object_entry){.bytes = -1};
     return STATUS_OK;
 }

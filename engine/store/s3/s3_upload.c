@@ -110,12 +110,8 @@ static void expected_etag(char out[OBJECT_ETAG], const object_upload *u)
         snprintf(out + used, OBJECT_ETAG - used, "-%d\"", u->parts);
 }
 
-static char *list_of_parts(const object_upload *u)
+static void print_parts(FILE *out, const object_upload *u)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
     fputs("<CompleteMultipartUpload>", out);
     for (int i = 0; i < u->parts; i++) {
         const part *p = &u->part[i];
@@ -128,8 +124,6 @@ static char *list_of_parts(const object_upload *u)
         fputs("</Part>", out);
     }
     fputs("</CompleteMultipartUpload>", out);
-    MUST(fclose(out) == 0, "out of host memory");
-    return text;
 }
 
 /* Checks that the object exists and has the parts' bytes: the answer to its completion may have been lost. */
@@ -155,7 +149,7 @@ status object_upload_end(object_upload *u, object_store *s)
     for (int i = 0; i < u->parts; i++)
         MUST(u->part[i].bytes >= 0, "part %d of %d of %s is missing", i, u->parts, u->key);
     RELEASED_BY(s3_reply_free) s3_reply r = {0};
-    AUTO_FREE char *text = list_of_parts(u);
+    AUTO_FREE char *text = MUST_PRINT(out, print_parts(out, u));
     s3_call c = {.method = "POST",
                  .doing = "end to write",
                  .key = u->key,

@@ -34,30 +34,24 @@ static void header_memory(FILE *out, const report_run *run)
                    {"optimizer", run->memory.optimizer},
                    {"kept", run->memory.kept},
                    {"temporary", run->memory.temporary}};
-    char text[UNITS_TEXT];
-    units_bytes(text, (double)run->arena_bytes);
-    fprintf(out, "  memory      %s planned", text);
+    fprintf(out, "  memory      %s planned", BYTES_TEXT(run->arena_bytes));
     if (run->lower_bound_bytes > 0)
         fprintf(out, ", %.3f x the lower bound", (double)run->arena_bytes / (double)run->lower_bound_bytes);
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
-        units_bytes(text, (double)classes[i].bytes);
-        fprintf(out, "%s%s %s", i ? ", " : "\n              ", classes[i].name, text);
-    }
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        fprintf(out, "%s%s %s", i ? ", " : "\n              ", classes[i].name, BYTES_TEXT(classes[i].bytes));
     fputc('\n', out);
 }
 
 void report_header(FILE *out, const report_run *run)
 {
-    char parameters[UNITS_TEXT], tokens[UNITS_TEXT], all[UNITS_TEXT], text[UNITS_TEXT];
-    units_count(parameters, (double)run->parameters);
-    fprintf(out, "  model       %s\n  parameters  %" PRId64 " (%s)\n", run->model, run->parameters, parameters);
+    fprintf(out, "  model       %s\n  parameters  %" PRId64 " (%s)\n", run->model, run->parameters,
+            COUNT_TEXT(run->parameters));
     fprintf(out, "  device      %s, %s\n", run->device, run->precision);
     if (run->layout)
         fprintf(out, "  layout      %s\n", run->layout);
     header_memory(out, run);
-    units_count(tokens, (double)run->tokens_per_step);
-    units_count(all, (double)run->tokens);
-    fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
+    fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps,
+            COUNT_TEXT(run->tokens_per_step), COUNT_TEXT(run->tokens));
     if (run->expert_room > 0)
         fprintf(out,
                 "  experts     a rank has room for %" PRId64
@@ -65,10 +59,9 @@ void report_header(FILE *out, const report_run *run)
                 run->expert_room);
     double flops = run->flops_per_token * (double)run->tokens_per_step;
     if (flops < 1e9)
-        snprintf(text, sizeof text, "%.2g", flops / 1e9);
+        fprintf(out, "  work        %.2g GFLOP a step", flops / 1e9);
     else
-        units_count(text, flops / 1e9);
-    fprintf(out, "  work        %s GFLOP a step", text);
+        fprintf(out, "  work        %s GFLOP a step", COUNT_TEXT(flops / 1e9));
     if (run->peak_flops > 0)
         fprintf(out, ", %.3g TFLOP/s peak for the MFU", run->peak_flops / 1e12);
     fprintf(out, "\n  run folder  %s\n", run->folder);
@@ -157,15 +150,13 @@ void report_line(FILE *out, const report_step *s, bool json)
         print_object(out, step_object(s));
         return;
     }
-    char step[2 * UNITS_TEXT], mfu[UNITS_TEXT] = "-", memory[UNITS_TEXT], left[UNITS_TEXT], rate[UNITS_TEXT];
+    char step[2 * UNITS_TEXT], mfu[UNITS_TEXT] = "-";
     snprintf(step, sizeof step, "%" PRId64 "/%" PRId64, s->step, s->steps);
     if (s->mfu >= 0)
         snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->mfu);
-    units_bytes(memory, (double)s->resident_bytes);
-    units_duration(left, s->left_seconds);
-    units_count(rate, s->tokens_per_second);
-    fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s%s\n", step, s->loss, s->grad_norm, s->lr, rate,
-            s->tflops, mfu, memory, left, s->skipped ? "  skipped: " : "", s->skipped ? s->skipped : "");
+    fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s%s\n", step, s->loss, s->grad_norm, s->lr,
+            COUNT_TEXT(s->tokens_per_second), s->tflops, mfu, BYTES_TEXT(s->resident_bytes),
+            DURATION_TEXT(s->left_seconds), s->skipped ? "  skipped: " : "", s->skipped ? s->skipped : "");
     fflush(out);
 }
 
@@ -175,9 +166,8 @@ void report_evaluation(FILE *out, const report_result *r, bool json)
         print_object(out, evaluation_object(r));
         return;
     }
-    char took[UNITS_TEXT];
-    units_duration(took, r->seconds);
-    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", r->step, r->loss, exp(r->loss), took);
+    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", r->step, r->loss, exp(r->loss),
+            DURATION_TEXT(r->seconds));
     for (int i = 0; r->sets > 1 && i < r->sets; i++)
         fprintf(out, "%13s %9.4f on %s\n", "", r->losses[i], r->name[i]);
     fflush(out);
@@ -358,23 +348,21 @@ report_progress report_progress_begin(FILE *out, const char *title, double total
 void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width)
 {
     enum { BAR = 30 };
-    char amount[UNITS_TEXT], rate[UNITS_TEXT], left[UNITS_TEXT], bar[BAR + 1];
+    char amount[UNITS_TEXT], rate[UNITS_TEXT], bar[BAR + 1];
     const char *(*human)(char *, double) = p->bytes ? units_bytes : units_count;
     double seconds = now - p->begun, share = p->total > 0 ? fmin(1, fmax(0, done / p->total)) : 0;
     human(amount, done);
     human(rate, seconds > 0 ? done / seconds : 0);
-    units_duration(left, share > 0 ? seconds / share - seconds : -1);
     int filled = (int)(share * BAR);
     for (int i = 0; i < BAR; i++)
         bar[i] = i < filled ? '#' : '.';
     bar[BAR] = 0;
     if (p->total > 0)
         snprintf(out, (size_t)bytes, "%s %3d%% [%s] %s, %s/s, %s left", p->title, (int)(100 * share), bar, amount, rate,
-                 left);
-    else if (p->total < 0) {
-        units_duration(left, seconds);
-        snprintf(out, (size_t)bytes, "%s, %s", p->title, left);
-    } else
+                 DURATION_TEXT(share > 0 ? seconds / share - seconds : -1));
+    else if (p->total < 0)
+        snprintf(out, (size_t)bytes, "%s, %s", p->title, DURATION_TEXT(seconds));
+    else
         snprintf(out, (size_t)bytes, "%s %s, %s/s", p->title, amount, rate);
     if (width > 0 && width < bytes)
         out[width] = 0;

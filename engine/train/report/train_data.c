@@ -19,11 +19,9 @@ static void say_sources(const char *title, const config_sources *sources, const 
     for (int i = 0; i < sources->count; i++)
         weights += sources->item[i].weight;
     for (int i = 0; i < sources->count; i++) {
-        char tokens[UNITS_TEXT];
         indexed_identity x;
         samples_identify(&x, s, i);
-        units_count(tokens, (double)x.tokens);
-        printf("  %-11s %s: %s tokens", i ? "" : title, sources->item[i].path, tokens);
+        printf("  %-11s %s: %s tokens", i ? "" : title, sources->item[i].path, COUNT_TEXT(x.tokens));
         if (sources->count > 1)
             printf(", weight %g (%.3g%%)", sources->item[i].weight, 100 * sources->item[i].weight / weights);
         if (taken > 0)
@@ -53,10 +51,8 @@ void training_say_data(const training *t)
     if (t->data.validation)
         say_sources("validation", &c->data.validation, t->data.validation, 0);
     if (has_remote(t)) {
-        char room[UNITS_TEXT];
-        units_bytes(room, (double)c->data.cache_size);
         const char *folder = stored_folder(t->data.remote);
-        printf("  cache       %s, at most %s\n", folder ? folder : "none", room);
+        printf("  cache       %s, at most %s\n", folder ? folder : "none", BYTES_TEXT(c->data.cache_size));
     }
     if (c->train.batch_ramp.count) {
         fputs("  batch       ", stdout);

@@ -255,17 +255,11 @@ void training_header(const training *t)
     if (c->optimizer.warmup >= c->train.steps)
         printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
                (long long)c->optimizer.warmup);
-    if (t->saving.beside) {
-        char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)t->saving.copy_bytes);
-        printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
-    }
-    if (t->saving.memory_bytes > 0) {
-        char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)t->saving.memory_bytes);
+    if (t->saving.beside)
+        printf("  checkpoints written beside training, from a copy of %s a rank\n", BYTES_TEXT(t->saving.copy_bytes));
+    if (t->saving.memory_bytes > 0)
         printf("  copies      every %d steps in the memory of nodes, at most %s a rank\n",
-               t->config->checkpoint.memory_every, bytes);
-    }
+               t->config->checkpoint.memory_every, BYTES_TEXT(t->saving.memory_bytes));
     say_choices(t);
     printf("  first step  under way: memory is touched and kernels are %s, so it takes longer than the others\n",
            t->device == &device_cpu ? "prepared" : "loaded and timed");
@@ -526,19 +520,18 @@ status training_report_undone(training *t, const report_event *what)
 void training_say_done(const training *t)
 {
     const config *c = t->config;
-    char tokens[UNITS_TEXT], took[UNITS_TEXT], best[96] = "";
+    char best[96] = "";
     int64_t count = (t->at.samples - train_past_omitted(&t->at.past)) * c->train.sequence;
     if (!speaks(t))
         return;
-    units_count(tokens, (double)count);
-    units_duration(took, clock_seconds() - t->began);
     if (t->report->best_step > 0)
         snprintf(best, sizeof best, "; best validation %.4f at step %lld", t->report->best_loss,
                  (long long)t->report->best_step);
     log_info("done: %lld steps, %s tokens in all, this start took %s%s\n"
              "next: phalanx generate --checkpoint %s --prompt TEXT; phalanx eval --checkpoint %s --text FILE;\n"
              "      phalanx report %s --output report.html; the same command with more train.steps goes on",
-             (long long)t->at.step, tokens, took, best, t->folder, t->folder, t->folder);
+             (long long)t->at.step, COUNT_TEXT(count), DURATION_TEXT(clock_seconds() - t->began), best, t->folder,
+             t->folder, t->folder);
 }
 
 /* ---- the end of a run -------------------------------------------------------------------------------------------- */

@@ -64,16 +64,13 @@ static status check_memory(const training *t)
 {
     int64_t bytes = save_bytes(t, true), there = arena_available();
     int ranks = comm_local_ranks(t->world);
-    char needed[UNITS_TEXT], available[UNITS_TEXT];
     if (bytes <= there / ranks)
         return STATUS_OK;
-    units_bytes(needed, (double)bytes * ranks);
-    units_bytes(available, (double)there);
     return status_fail(
         STATUS_FAILED,
         "checkpoint.asynchronous needs %s of host memory on this node for copies of the state, and %s are "
         "left: set checkpoint.asynchronous=false, or use more nodes",
-        needed, available);
+        BYTES_TEXT((double)bytes * ranks), BYTES_TEXT(there));
 }
 
 /* Chooses asynchronous saves: if requested, they are made or fail; by default they are used if they fit. */

@@ -76,22 +76,18 @@ static void put_sources(FILE *out, const char *what, const config_sources *all)
     fputs(all->count ? " |\n" : " none |\n", out);
 }
 
-static char *write_card(const training *t, int64_t step)
+static void print_card(FILE *out, const training *t, int64_t step)
 {
     const config *c = t->config;
-    char *text = NULL, parameters[UNITS_TEXT];
-    size_t bytes;
     const step_facts f = find_facts(t->folder, step);
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
-    units_count(parameters, (double)parts_parameters(&c->model.shape));
     fprintf(out,
             "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- pretrained\n- phalanx\n---\n\n"
             "# %s, %s parameters, after step %lld\n\nA language model that phalanx has pretrained and exported. Its "
             "licence is left open: whoever publishes it says under which it is, and what its data allow.\n\n| | |\n| "
             "--- | --- |\n| architecture | %s |\n| steps | %lld of %lld |\n",
-            shape_traits_of(c->model.shape.architecture)->name, parameters, (long long)step,
-            shape_traits_of(c->model.shape.architecture)->name, (long long)step, (long long)c->train.steps);
+            shape_traits_of(c->model.shape.architecture)->name, COUNT_TEXT(parts_parameters(&c->model.shape)),
+            (long long)step, shape_traits_of(c->model.shape.architecture)->name, (long long)step,
+            (long long)c->train.steps);
     if (f.tokens > 0)
         fprintf(out, "| tokens | %lld |\n", (long long)f.tokens);
     fprintf(out, "| batch | %d sequences of %lld tokens |\n", c->train.global_batch, (long long)c->train.sequence);
@@ -108,8 +104,6 @@ static char *write_card(const training *t, int64_t step)
     if (c->model.from)
         fputs("| began from | another model's weights (model.from) |\n", out);
     fputs("\nNothing was done about what the model says: it repeats what its data say, true or not.\n", out);
-    fclose(out);
-    return text;
 }
 
 /* ---- the exporter ------------------------------------------------------------------------------------------------ */
@@ -140,7 +134,7 @@ static status make_export(exporter *e, const char *name)
 {
     AUTO_FREE char *from = must_format("%s/%s", e->run->checkpoints, name), *to = must_format("%s/%s", e->folder, name),
                    *latest = must_format("%s/latest", e->folder), *line = must_format("%s\n", name),
-                   *card = write_card(e->run, strtoll(name + strlen("step-"), NULL, 10));
+                   *card = MUST_PRINT(out, print_card(out, e->run, strtoll(name + strlen("step-"), NULL, 10)));
     const weights_copy_options o = {.format = WEIGHTS_HUGGINGFACE,
                                     .type = WEIGHTS_KEEP,
                                     .replace = true,

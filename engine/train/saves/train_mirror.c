@@ -309,22 +309,21 @@ void training_upload_look(training *t)
 void training_upload_finish(training *t, bool stopped)
 {
     double most = 0.8 * t->config->run.save_seconds;
-    char left[UNITS_TEXT];
     most = stopped && most > MOST_AFTER_STOP ? MOST_AFTER_STOP : most;
     if (!t->config->checkpoint.mirror)
         return;
     watchdog_enter(t->watchdog, DURING_SAVE, comm_rank(t->world) == 0, t->at.step, "waiting for the mirror");
     training_upload_look(t);
     const mirror_facts *f = &t->saves->mirroring.facts;
-    units_bytes(left, (double)f->behind_bytes);
     if (t->saves->mirroring.thread && f->behind_bytes > 0)
-        log_info("waiting for %s to %s, for %.0f s at most", left, t->config->checkpoint.mirror, most);
+        log_info("waiting for %s to %s, for %.0f s at most", BYTES_TEXT(f->behind_bytes), t->config->checkpoint.mirror,
+                 most);
     bool all = !t->saves->mirroring.thread || mirror_finish(t->saves->mirroring.thread, most);
     training_upload_look(t);
-    units_bytes(left, (double)f->behind_bytes);
     if (!all && !f->ended)
         log_warn("checkpoint.mirror: %s of the last checkpoint are not in %s yet%s%s: it is in %s; the same command "
                  "begins with what is missing, and trains on only if steps are left",
-                 left, t->config->checkpoint.mirror, *f->why ? ": " : "", f->why, t->checkpoints);
+                 BYTES_TEXT(f->behind_bytes), t->config->checkpoint.mirror, *f->why ? ": " : "", f->why,
+                 t->checkpoints);
     (void)comm_all_status(comm_world(t->world), STATUS_OK);
 }

@@ -192,7 +192,7 @@ static status read_text(evaluation *e)
         if (s == STATUS_OK)
             s = tokenizer_encode(t, scratch, &e->tokens, text, length, TOKENIZER_FRAME);
         e->bytes += length;
-        int32_t end = tokenizer_end_of_document(t);
+        int32_t end = tokenizer_ids_of(t)->end_of_document;
         if (end >= 0)
             buffer_ids_append(&e->tokens, &end, 1);
         mark_document(e);

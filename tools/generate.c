@@ -81,8 +81,8 @@ static status encode_prompts(job *j)
         TRY(tokenizer_encode(j->tokenizer, j->scratch, &t->ids, t->prompt, (int64_t)strlen(t->prompt),
                              TOKENIZER_FRAME));
         if (t->ids.count == 0) {
-            int32_t start = tokenizer_bos(j->tokenizer) >= 0 ? tokenizer_bos(j->tokenizer)
-                                                             : tokenizer_end_of_document(j->tokenizer);
+            int32_t start = tokenizer_ids_of(j->tokenizer)->bos >= 0 ? tokenizer_ids_of(j->tokenizer)->bos
+                                                                     : tokenizer_ids_of(j->tokenizer)->end_of_document;
             if (start < 0)
                 return status_fail(STATUS_USAGE, "prompt %d is empty, and the tokenizer has no token to begin with",
                                    i + 1);
@@ -144,7 +144,7 @@ static void look_for_stop(text *t, const char *stop, int64_t before)
 /* Takes the drawn token and prints its text if it streams to the terminal. */
 static void take(const job *j, text *t, int32_t token, bool streaming)
 {
-    bool end = token == tokenizer_eos(j->tokenizer) || token == tokenizer_end_of_document(j->tokenizer);
+    bool end = token == tokenizer_ids_of(j->tokenizer)->eos || token == tokenizer_ids_of(j->tokenizer)->end_of_document;
     int64_t before = t->out.length;
     if (end && !j->set->ignore_end) {
         t->done = true;

@@ -82,14 +82,9 @@ const char *checkpoint_folder(const checkpoint *c)
     return c->folder;
 }
 
-int checkpoint_ranks(const checkpoint *c)
+const manifest *checkpoint_manifest(const checkpoint *c)
 {
-    return c->manifest->ranks;
-}
-
-const char *checkpoint_run(const checkpoint *c)
-{
-    return c->manifest->run;
+    return c->manifest;
 }
 
 json_t *checkpoint_meta(const checkpoint *c)

@@ -71,10 +71,7 @@ AUTO_CLOSES(checkpoint, checkpoint_close)
 void checkpoint_accept_any(checkpoint *c);
 /* Returns the checkpoint's own folder. */
 const char *checkpoint_folder(const checkpoint *c);
-/* Returns the number of ranks that wrote it. */
-int checkpoint_ranks(const checkpoint *c);
-/* Returns the id of the run that wrote it; "": unknown. */
-const char *checkpoint_run(const checkpoint *c);
+const manifest *checkpoint_manifest(const checkpoint *c);
 /* Returns the writer's meta, or an empty object. It belongs to `c`. */
 json_t *checkpoint_meta(const checkpoint *c);
 int checkpoint_tensors(const checkpoint *c);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
@@ -171,12 +172,6 @@ status manifest_check(const manifest *m, const char *where)
 
 /* ---- reading ---- */
 
-static bool is_name(const json_t *value)
-{
-    const char *text = json_string_value(value);
-    return text && *text && !log_has_control(text);
-}
-
 static bool get_number(int64_t *out, const json_t *value, int64_t least, int64_t most)
 {
     if (!json_is_integer(value) || json_integer_value(value) < least || json_integer_value(value) > most)
@@ -204,10 +199,10 @@ static bool get_checksum(uint32_t *out, const json_t *value)
     return true;
 }
 
-static bool is_run(const char *run)
+bool manifest_is_run(const char *run)
 {
-    size_t length = strlen(run);
-    return length > 0 && length < sizeof((manifest *)0)->run && strspn(run, "0123456789abcdef") == length;
+    size_t length = run ? strlen(run) : 0;
+    return length > 0 && length < MANIFEST_RUN && strspn(run, "0123456789abcdef") == length;
 }
 
 static status read_files(manifest *m, const json_t *files, const char *path)
@@ -251,9 +246,9 @@ static status read_tensor(manifest *m, const json_t *entry, int number, const ch
     const json_t *section = json_object_get(entry, "section"), *name = json_object_get(entry, "name");
     const json_t *shape = json_object_get(entry, "shape"), *pieces = json_object_get(entry, "pieces");
     const char *type_name = json_string_value(json_object_get(entry, "dtype"));
-    if (!reading_is_name(json_string_value(section)) || !is_name(name))
-        return status_fail(STATUS_FAILED, "%s: tensor %d: wrong section or name", path, number);
     const char *s = json_string_value(section), *n = json_string_value(name);
+    if (!reading_is_name(s) || !n || !*n || log_has_control(n))
+        return status_fail(STATUS_FAILED, "%s: tensor %d: wrong section or name", path, number);
     manifest_tensor t = {.section = (char *)(uintptr_t)s, .name = (char *)(uintptr_t)n};
     t.dims = (int)json_array_size(shape);
     if (!type_name || !dtype_find(&t.type, type_name))
@@ -291,7 +286,7 @@ static status read_body(manifest *m, const json_t *root, const char *path)
         return status_fail(STATUS_FAILED, "%s: ranks is no number of ranks", path);
     m->ranks = (int)ranks;
     const char *run = json_string_value(json_object_get(root, "run"));
-    if (run && !is_run(run))
+    if (run && !manifest_is_run(run))
         return status_fail(STATUS_FAILED, "%s: run is no name of a run", path);
     if (run)
         strcpy(m->run, run);
@@ -412,17 +407,11 @@ status manifest_write(const manifest *m, const char *path)
     direct out;
     AUTO_FREE char *temporary = must_format("%s.tmp", path), *buffer = aligned_alloc(DIRECT_ALIGNMENT, BUFFER_BYTES);
     MUST(buffer, "out of host memory");
-    status s = direct_open(&out, temporary, buffer, BUFFER_BYTES);
-    if (s == STATUS_OK) {
-        s = put_all(&out, m);
-        s = direct_close(&out, s);
-        if (s == STATUS_OK)
-            s = atomic_rename(temporary, path);
-        if (s != STATUS_OK) {
-            AUTO_FREE char *message = must_strdup(status_message());
-            (void)atomic_remove(temporary);
-            (void)status_fail(s, "%s", message);
-        }
-    }
+    TRY(direct_open(&out, temporary, buffer, BUFFER_BYTES));
+    status s = direct_close(&out, put_all(&out, m));
+    if (s == STATUS_OK)
+        s = atomic_rename(temporary, path);
+    if (s != STATUS_OK)
+        (void)unlink(temporary);
     return s;
 }

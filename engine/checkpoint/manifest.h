@@ -66,6 +66,7 @@ typedef struct manifest {
 
 /* Makes an id that no other start has. */
 status manifest_draw_run(char run[MANIFEST_RUN]);
+bool manifest_is_run(const char *run); /* may be NULL */
 
 manifest *manifest_make(int ranks);
 void manifest_free(manifest *m);

@@ -131,23 +131,21 @@ static status expand(const reader *r, yaml_node_t *node, int depth)
     return STATUS_OK;
 }
 
-/* Addresses are no paths: the run's files must not hold a password from the environment. */
-static bool holds_paths(const config_row *row)
-{
-    return row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_SOURCES;
-}
-
 /* ---- keys and sections ------------------------------------------------------------------------------------------- */
 
 static status set(reader *r, int row, const yaml_node_t *key, yaml_node_t *value)
 {
     const char *name = config_table_row(row)->key;
+    config_type type = config_table_row(row)->type;
     if (r->seen[row])
         return at(r, place(r, key),
                   status_fail(STATUS_USAGE, "%s is given twice (first in %s %d); keep one", name,
                               r->file ? "line" : "argument", r->seen[row]));
     r->seen[row] = place(r, key);
-    status s = holds_paths(config_table_row(row)) ? expand(r, value, 0) : STATUS_OK;
+    status s = STATUS_OK;
+    if (type == CONFIG_TYPE_STRING ||
+        type == CONFIG_TYPE_SOURCES) /* addresses would put a password into the run's files */
+        s = expand(r, value, 0);
     if (s == STATUS_OK)
         s = config_value_set(r->config, config_table_row(row), r->document, value);
     if (s != STATUS_OK)

@@ -101,7 +101,7 @@ static void read_all(void *argument)
 
 static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch, buffer *text_scratch)
 {
-    int32_t end = tokenizer_end_of_document(l->tokenizer);
+    int32_t end = tokenizer_ids_of(l->tokenizer)->end_of_document;
     int64_t repaired = tokenizer_scratch_repaired(scratch);
     s->ids.count = s->text_bytes = s->bad = s->rejects.length = 0;
     for (int i = 0; i < s->count; i++) {
@@ -206,7 +206,7 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
 {
     int threads = settings->threads;
     MUST(threads >= 1, "%d threads", threads);
-    if (settings->end_of_document && tokenizer_end_of_document(t) < 0)
+    if (settings->end_of_document && tokenizer_ids_of(t)->end_of_document < 0)
         return status_fail(STATUS_FAILED, "the tokenizer has no token that ends a document: append none");
     queue l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
     l.batches = must_calloc((unsigned long)l.count, sizeof *l.batches);

@@ -79,7 +79,7 @@ static status append_bytes(buffer *out, const tokenizer *t)
         if (byte_of[code] >= 0)
             json_object_set_new(vocab, name, json_integer(byte_of[code]));
     }
-    int32_t end = tokenizer_end_of_document(t);
+    int32_t end = tokenizer_ids_of(t)->end_of_document;
     json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}", "type", "BPE", "dropout",
                               "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
                               "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges");
@@ -316,7 +316,7 @@ static status bpe_of(json_t **model, const sentencepiece_model *m, int32_t unkno
 static status append_model(buffer *out, const tokenizer *t, const sentencepiece_model *m)
 {
     TRY(check(m));
-    int32_t bos = tokenizer_bos(t), unknown = tokenizer_unknown(t);
+    int32_t bos = tokenizer_ids_of(t)->bos, unknown = tokenizer_ids_of(t)->unknown;
     json_t *model = NULL, *pre_tokenizer = json_null();
     status s = m->type == SENTENCEPIECE_MODEL_UNIGRAM ? unigram_of(&model, &pre_tokenizer, m, unknown)
                                                       : bpe_of(&model, m, unknown);
@@ -405,10 +405,10 @@ static void set_names(json_t *into, const tokenizer *t)
     const struct {
         const char *key;
         int32_t id;
-    } names[] = {{"bos_token", tokenizer_bos(t)},
-                 {"eos_token", tokenizer_eos(t)},
-                 {"pad_token", tokenizer_pad(t)},
-                 {"unk_token", tokenizer_unknown(t)}};
+    } names[] = {{"bos_token", tokenizer_ids_of(t)->bos},
+                 {"eos_token", tokenizer_ids_of(t)->eos},
+                 {"pad_token", tokenizer_ids_of(t)->pad},
+                 {"unk_token", tokenizer_ids_of(t)->unknown}};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].id >= 0 && !json_object_get(into, names[i].key))
             json_object_set_new(into, names[i].key, tokenizer_json_name(t, names[i].id));

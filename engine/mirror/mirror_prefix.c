@@ -89,19 +89,13 @@ static void cut_line(char *text)
 
 /* ---- owner ------------------------------------------------------------------------------------------------------- */
 
-static bool is_id(const char *id)
-{
-    size_t length = id ? strlen(id) : 0;
-    return length > 0 && length < MANIFEST_RUN && strspn(id, "0123456789abcdef") == length;
-}
-
 static status take_owner(mirror_owner *out, const mirror_prefix *p, const char *text)
 {
     json_auto_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     const char *format = json_string_value(json_object_get(root, "format"));
     const char *id = json_string_value(json_object_get(root, "run"));
     const char *folder = json_string_value(json_object_get(root, "folder"));
-    bool good = format && strcmp(format, FORMAT) == 0 && is_id(id) && folder;
+    bool good = format && strcmp(format, FORMAT) == 0 && manifest_is_run(id) && folder;
     if (good) {
         snprintf(out->run, sizeof out->run, "%s", id);
         out->folder = must_strdup(folder);

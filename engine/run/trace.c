@@ -155,26 +155,22 @@ static bool launches(const op *o)
     return op_starts(o);
 }
 
+static void stamp(trace *t, int at, const op *o)
+{
+    if (t->on && t->interface->times.stamp)
+        t->interface->times.stamp(t->device, CLOCK_TRACE, at, o);
+    else if (t->on)
+        t->times[at] = clock_seconds();
+}
+
 static void before(void *context, const compiled_program *p, int i)
 {
-    trace *t = context;
-    if (!t->on)
-        return;
-    if (t->interface->times.stamp)
-        t->interface->times.stamp(t->device, CLOCK_TRACE, 2 * i, p->list.ops[i]);
-    else
-        t->times[2 * i] = clock_seconds();
+    stamp(context, 2 * i, p->list.ops[i]);
 }
 
 static void after(void *context, const compiled_program *p, int i)
 {
-    trace *t = context;
-    if (!t->on)
-        return;
-    if (t->interface->times.stamp)
-        t->interface->times.stamp(t->device, CLOCK_TRACE, 2 * i + 1, p->list.ops[i]);
-    else
-        t->times[2 * i + 1] = clock_seconds();
+    stamp(context, 2 * i + 1, p->list.ops[i]);
 }
 
 static int most_ops(const compiled *c, int *requests)

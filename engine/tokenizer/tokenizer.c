@@ -31,7 +31,7 @@ struct tokenizer {
     sentencepiece_model *model;
     sentencepiece_processor *processor;
     pieces *pieces; /* NULL: the library encodes */
-    int32_t bos, eos, pad, unknown, end_of_document;
+    tokenizer_ids ids;
     bool splits_special; /* names of special tokens in a text are always text */
 };
 
@@ -56,7 +56,7 @@ static status bytes_open(tokenizer *t, const char *name)
         (void)vocabulary_add(t->own, byte, &(char){(char)byte}, 1, VOCABULARY_INDEXED);
     (void)vocabulary_add(t->own, 256, "<eod>", 5, VOCABULARY_SPECIAL);
     t->vocabulary = t->own;
-    t->eos = t->end_of_document = 256;
+    t->ids.eos = t->ids.end_of_document = 256;
     return STATUS_OK;
 }
 
@@ -84,10 +84,10 @@ static status model_open(tokenizer *t, const char *name)
     t->pieces = pieces_open(t->model);
     t->vocabulary = t->model->pieces;
     const sentencepiece_ids ids = sentencepiece_reserved(t->processor);
-    t->bos = ids.bos;
-    t->eos = t->end_of_document = ids.eos;
-    t->pad = ids.pad;
-    t->unknown = ids.unknown;
+    t->ids.bos = ids.bos;
+    t->ids.eos = t->ids.end_of_document = ids.eos;
+    t->ids.pad = ids.pad;
+    t->ids.unknown = ids.unknown;
     return STATUS_OK;
 }
 
@@ -119,8 +119,8 @@ static int64_t part_end(const tokenizer *t, const char *text, int64_t length)
 static status model_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
                            int flags)
 {
-    if ((flags & TOKENIZER_FRAME) && t->bos >= 0)
-        buffer_ids_append(out, &t->bos, 1);
+    if ((flags & TOKENIZER_FRAME) && t->ids.bos >= 0)
+        buffer_ids_append(out, &t->ids.bos, 1);
     while (length > 0) {
         int64_t end = part_end(t, text, length);
         if (end >= INT32_MAX - 1)
@@ -164,19 +164,19 @@ static status merging_open(tokenizer *t, const char *name)
             return status_fail(STATUS_FAILED, "tokenizer_config.json beside %s:%d:%d: %s", name, error.line,
                                error.column, error.text);
     }
-    t->bos = configured(t, config, "bos_token");
-    t->eos = configured(t, config, "eos_token");
-    t->pad = configured(t, config, "pad_token");
-    t->unknown = t->bpe->unknown;
+    t->ids.bos = configured(t, config, "bos_token");
+    t->ids.eos = configured(t, config, "eos_token");
+    t->ids.pad = configured(t, config, "pad_token");
+    t->ids.unknown = t->bpe->unknown;
     t->splits_special = json_is_true(json_object_get(config, "split_special_tokens"));
-    for (unsigned i = 0; i < sizeof end_names / sizeof *end_names && t->end_of_document < 0; i++)
-        t->end_of_document = tokenizer_find(t, end_names[i], (int64_t)strlen(end_names[i]));
-    if (t->end_of_document < 0)
-        t->end_of_document = t->eos;
-    if (t->eos < 0)
-        t->eos = t->end_of_document;
-    if (t->bos < 0 && t->bpe->before.count == 1)
-        t->bos = t->bpe->before.ids[0];
+    for (unsigned i = 0; i < sizeof end_names / sizeof *end_names && t->ids.end_of_document < 0; i++)
+        t->ids.end_of_document = tokenizer_find(t, end_names[i], (int64_t)strlen(end_names[i]));
+    if (t->ids.end_of_document < 0)
+        t->ids.end_of_document = t->ids.eos;
+    if (t->ids.eos < 0)
+        t->ids.eos = t->ids.end_of_document;
+    if (t->ids.bos < 0 && t->bpe->before.count == 1)
+        t->ids.bos = t->bpe->before.ids[0];
     return STATUS_OK;
 }
 
@@ -228,7 +228,7 @@ static tokenizer *make(const kind *k)
 {
     tokenizer *t = must_calloc(1, sizeof *t);
     t->kind = k;
-    t->bos = t->eos = t->pad = t->unknown = t->end_of_document = -1;
+    t->ids.bos = t->ids.eos = t->ids.pad = t->ids.unknown = t->ids.end_of_document = -1;
     return t;
 }
 
@@ -326,7 +326,7 @@ static const char *bytes_of(const tokenizer *t, int64_t *length, bool *started, 
     }
     const sentencepiece_model *m = t->model;
     bool strips = m ? m->dummy_prefix || m->remove_extra : t->bpe && t->bpe->strips_first;
-    if (!*started && strips && bytes[0] == ' ' && id != t->unknown) {
+    if (!*started && strips && bytes[0] == ' ' && id != t->ids.unknown) {
         bytes++;
         --*length;
         *started = !m || !m->remove_extra || *length;
@@ -381,6 +381,11 @@ void tokenizer_stream_end(tokenizer_stream *d, buffer *out)
 
 /* --- facts -------------------------------------------------------------------------------------------------------- */
 
+const tokenizer_ids *tokenizer_ids_of(const tokenizer *t)
+{
+    return &t->ids;
+}
+
 const sentencepiece_model *tokenizer_model(const tokenizer *t)
 {
     return t->model;
@@ -404,34 +409,10 @@ int32_t tokenizer_vocab_size(const tokenizer *t)
 int32_t tokenizer_data_size(const tokenizer *t)
 {
     int32_t id = vocabulary_size(t->vocabulary) - 1;
-    while (id >= 0 && id != t->end_of_document && (tokenizer_is_special(t, id) || !vocabulary_flags(t->vocabulary, id)))
+    while (id >= 0 && id != t->ids.end_of_document &&
+           (tokenizer_is_special(t, id) || !vocabulary_flags(t->vocabulary, id)))
         id--;
     return id + 1;
-}
-
-int32_t tokenizer_bos(const tokenizer *t)
-{
-    return t->bos;
-}
-
-int32_t tokenizer_eos(const tokenizer *t)
-{
-    return t->eos;
-}
-
-int32_t tokenizer_pad(const tokenizer *t)
-{
-    return t->pad;
-}
-
-int32_t tokenizer_unknown(const tokenizer *t)
-{
-    return t->unknown;
-}
-
-int32_t tokenizer_end_of_document(const tokenizer *t)
-{
-    return t->end_of_document;
 }
 
 const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id)

@@ -77,11 +77,12 @@ const char *tokenizer_kind(const tokenizer *t);   /* "bytes", "SentencePiece" or
 int32_t tokenizer_vocab_size(const tokenizer *t); /* the largest id + 1 */
 /* Returns the largest id + 1 of a data set of texts without names of special tokens. */
 int32_t tokenizer_data_size(const tokenizer *t);
-int32_t tokenizer_bos(const tokenizer *t); /* -1: none; the same below */
-int32_t tokenizer_eos(const tokenizer *t); /* ends a generated text */
-int32_t tokenizer_pad(const tokenizer *t);
-int32_t tokenizer_unknown(const tokenizer *t);
-int32_t tokenizer_end_of_document(const tokenizer *t); /* separates documents */
+/* Ids of special tokens; -1: none. */
+typedef struct tokenizer_ids {
+    int32_t bos, eos, pad, unknown; /* eos ends a generated text */
+    int32_t end_of_document;        /* separates documents */
+} tokenizer_ids;
+const tokenizer_ids *tokenizer_ids_of(const tokenizer *t);
 /* Returns the bytes of one token (of a special token: its name); "" and length 0 for an id without one. */
 const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id);
 bool tokenizer_equal(const tokenizer *a, const tokenizer *b); /* made from the same bytes */

@@ -139,12 +139,6 @@ static void add_metrics(json_t *metrics, const json_t *line, const line_point *a
     json_object_foreach(json_object_get(line, "eval_losses"), set, value) add_set(metrics, set, value, time, at->step);
 }
 
-/* Reads a 64-bit integer, which a server may write as a string. */
-static int64_t read_integer(const json_t *value)
-{
-    return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10) : json_integer_value(value);
-}
-
 /* Reads the last step of each kind on the server from the answer of mlflow_rest_data; -1: none. */
 static void take_last(int64_t last[LINE_KINDS], const json_t *data)
 {
@@ -155,7 +149,8 @@ static void take_last(int64_t last[LINE_KINDS], const json_t *data)
     json_array_foreach(json_object_get(data, "metrics"), i, metric)
     {
         const char *name = json_string_value(json_object_get(metric, "key"));
-        int64_t step = read_integer(json_object_get(metric, "step"));
+        const json_t *at = json_object_get(metric, "step"); /* a 64-bit integer, which a server may write as a string */
+        int64_t step = json_is_string(at) ? strtoll(json_string_value(at), NULL, 10) : json_integer_value(at);
         int kind = LINE_STEP;
         for (int k = LINE_STEP + 1; name && k < LINE_KINDS; k++)
             if (strncmp(name, kinds[k].prefix, strlen(kinds[k].prefix)) == 0)
@@ -287,17 +282,14 @@ typedef struct batch {
     int64_t last[LINE_KINDS];       /* the server's last steps, once it has the batch */
 } batch;
 
-/* True if the server has a line of that step with the same value. The lock is held. */
-static bool is_there(const tracker *t, const batch *b, const line_point *point)
-{
-    return point->step <= b->last[point->kind] && (point->step <= t->base || have_point(&t->dropped, point));
-}
-
 static void add_line(tracker *t, batch *b, const char *text, size_t bytes)
 {
     line_point point;
     json_auto_t *line = json_loadb(text, bytes, 0, NULL);
-    if (point_of(&point, line) && !is_there(t, b, &point)) {
+    if (!point_of(&point, line))
+        return;
+    bool late = point.step <= b->last[point.kind]; /* the server may have it, with the same value */
+    if (!late || (point.step > t->base && !have_point(&t->dropped, &point))) {
         add_metrics(b->metrics, line, &point, t->options.names, t->options.name_count);
         b->lines++;
         if (point.step > b->last[point.kind])

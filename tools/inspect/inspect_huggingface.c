@@ -206,8 +206,8 @@ static void gather_tokenizer(json_t *object, const char *folder, const model_sha
     json_object_set_new(object, "tokenizer",
                         json_pack("{s:s, s:s, s:i, s:b, s:i, s:i, s:i}", "type", tokenizer_kind(t), "file",
                                   tokenizer_suffix(t), "ids", tokenizer_vocab_size(t), "fits",
-                                  tokenizer_data_size(t) <= shape->vocab_size, "bos", tokenizer_bos(t), "eos",
-                                  tokenizer_eos(t), "end_of_document", tokenizer_end_of_document(t)));
+                                  tokenizer_data_size(t) <= shape->vocab_size, "bos", tokenizer_ids_of(t)->bos, "eos",
+                                  tokenizer_ids_of(t)->eos, "end_of_document", tokenizer_ids_of(t)->end_of_document));
 }
 
 status inspect_gather_huggingface(json_t **out, const inspect_request *r)

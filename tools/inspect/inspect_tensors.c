@@ -137,8 +137,8 @@ status inspect_gather_checkpoint(json_t **out, const inspect_request *r)
     status s = r->verify ? checkpoint_verify(c) : STATUS_OK;
     if (s == STATUS_OK) {
         json_t *object = make_tensor_object("checkpoint", checkpoint_folder(c));
-        json_object_set_new(object, "ranks", json_integer(checkpoint_ranks(c)));
-        json_object_set_new(object, "run", json_string(checkpoint_run(c)));
+        json_object_set_new(object, "ranks", json_integer(checkpoint_manifest(c)->ranks));
+        json_object_set_new(object, "run", json_string(checkpoint_manifest(c)->run));
         json_object_set(object, "meta", checkpoint_meta(c));
         for (int i = 0; i < checkpoint_tensors(c); i++) {
             const manifest_tensor *t = checkpoint_at(c, i);

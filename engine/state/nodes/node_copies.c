@@ -16,7 +16,6 @@
 #include "engine/system/retry.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/share.h"
-#include "engine/state/nodes/node_shares.h"
 #include "memory/machine.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
@@ -507,6 +506,135 @@ status node_copies_spread(node_copies *k, const char *name)
     return STATUS_OK;
 }
 
+/* ---- complete sets of shares ---- */
+
+typedef struct node_set {
+    int64_t step;
+    char name[32];    /* name of the checkpoint */
+    int ranks, nodes; /* ranks that wrote it; nodes of this job */
+    int *holder;      /* [ranks][nodes] first ranks of the nodes that have a share, then -1 */
+} node_set;
+
+/* A share on a node. */
+typedef struct share_found {
+    int64_t step;
+    int rank, ranks, node;
+} share_found;
+
+typedef struct list {
+    share_found *item;
+    int count;
+} list;
+
+static status look_into(list *l, const char *folder, const char *name, const char *id, share_found as)
+{
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    char run[MANIFEST_RUN];
+    RELEASED_BY(reading_names_free) reading_names files = {0};
+    TRY(reading_folder(&files, path));
+    for (int i = 0; i < files.count; i++) {
+        fragment_owner owner;
+        bool is_one;
+        TRY(share_owner(&is_one, &owner, run, path, files.name[i]));
+        if (is_one && strcmp(run, id) == 0) {
+            as.rank = owner.rank;
+            as.ranks = owner.ranks;
+            APPEND(l->item, l->count) = as;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Looks through this node's memory, on the node's first rank. */
+static status look(list *l, const node_copies *k, int64_t after)
+{
+    RELEASED_BY(reading_names_free) reading_names all = {0};
+    long long step;
+    if (k->me == k->first && k->place.folder)
+        TRY(reading_folder(&all, k->place.folder));
+    for (int i = 0; i < all.count; i++)
+        if (sscanf(all.name[i], ".tmp-step-%lld", &step) == 1 && step > after)
+            TRY(look_into(l, k->place.folder, all.name[i], k->id, (share_found){.step = step, .node = k->first}));
+    return STATUS_OK;
+}
+
+/* Returns all ranks' lists, the same on every rank. */
+static list gather(comm_group *world, const list *mine)
+{
+    int ranks = comm_group_ranks(world), most = 0;
+    AUTO_FREE int *counts = must_alloc((unsigned long)ranks * sizeof *counts);
+    list all = {0};
+    comm_all_gather_bytes(world, counts, &mine->count, sizeof mine->count);
+    for (int i = 0; i < ranks; i++)
+        most = counts[i] > most ? counts[i] : most;
+    if (most == 0)
+        return all;
+    AUTO_FREE share_found *padded = must_calloc((unsigned long)most, sizeof *padded),
+                          *items = must_alloc((unsigned long)most * (unsigned long)ranks * sizeof *items);
+    if (mine->count > 0)
+        memcpy(padded, mine->item, (size_t)mine->count * sizeof *padded);
+    comm_all_gather_bytes(world, items, padded, most * (int64_t)sizeof *padded);
+    for (int i = 0; i < ranks; i++)
+        for (int j = 0; j < counts[i]; j++)
+            APPEND(all.item, all.count) = items[i * most + j];
+    return all;
+}
+
+/* True if some node has every share of this step. */
+static bool is_complete(node_set *out, const list *all, int64_t step, int nodes)
+{
+    int ranks = 0, missing;
+    for (int i = 0; i < all->count; i++)
+        if (all->item[i].step == step)
+            ranks = all->item[i].ranks;
+    AUTO_FREE int *nodes_of = must_alloc((unsigned long)ranks * (unsigned long)nodes * sizeof *nodes_of);
+    for (int i = 0; i < ranks * nodes; i++)
+        nodes_of[i] = -1;
+    for (int i = 0; i < all->count; i++) {
+        const share_found *f = &all->item[i];
+        for (int h = 0; f->step == step && f->ranks == ranks && h < nodes; h++)
+            if (nodes_of[f->rank * nodes + h] < 0) {
+                nodes_of[f->rank * nodes + h] = f->node;
+                break;
+            }
+    }
+    missing = ranks == 0;
+    for (int i = 0; i < ranks; i++)
+        missing += nodes_of[i * nodes] < 0;
+    if (missing > 0)
+        return false;
+    *out = (node_set){.step = step, .ranks = ranks, .nodes = nodes, .holder = TAKE(nodes_of)};
+    snprintf(out->name, sizeof out->name, "step-%08lld", (long long)step);
+    return true;
+}
+
+static void free_list(list *l)
+{
+    free(l->item);
+}
+
+/* Finds the newest complete set of this run at a step after `after` and before `before`; collective. *found false:
+ * certainly none. The caller frees the holders in any case. */
+static status find_newest(bool *found, node_set *out, const node_copies *k, int64_t after, int64_t before)
+{
+    int nodes = 0;
+    RELEASED_BY(free_list) list mine = {0}, all = {0};
+    *out = (node_set){0};
+    *found = false;
+    TRY(comm_all_status(k->world, look(&mine, k, after)));
+    all = gather(k->world, &mine);
+    for (int i = 0; i < k->ranks; i++)
+        nodes += k->node[i] == i;
+    for (int64_t below = before, step = 0; step >= 0 && !*found; below = step) {
+        step = -1;
+        for (int i = 0; i < all.count; i++)
+            if (all.item[i].step < below && all.item[i].step > step)
+                step = all.item[i].step;
+        *found = step >= 0 && is_complete(out, &all, step, nodes);
+    }
+    return STATUS_OK;
+}
+
 /* ---- restoring from copies ---- */
 
 /* State of a share: a byte each, exchanged between ranks. */
@@ -517,7 +645,7 @@ static void copy_shares(char *mine, const node_copies *k, const node_set *set, c
                         const char *so_far, char *buffer)
 {
     for (int w = 0; w < set->ranks; w++) {
-        int node = node_set_holder(set, w, attempt), members;
+        int node = set->holder[w * set->nodes + attempt], members;
         bool damaged;
         mine[w] = MISSING;
         if (so_far[w] == ARRIVED || node < 0)
@@ -589,12 +717,12 @@ static status adopt(bool *damaged, node_copies *k, const node_set *set, const ch
 /* Adopts the newest complete set; if the newest has no second copies yet, the previous one may be complete. */
 static status adopt_newest(int64_t *step, char **trouble, node_copies *k, const char *checkpoints, int64_t after)
 {
-    node_shares_asked asked = {k->node, k->me == k->first ? k->place.folder : NULL, k->id, after, INT64_MAX};
+    int64_t before = INT64_MAX;
     status s = STATUS_OK;
     for (bool found = true; found && *step < 0 && s == STATUS_OK;) {
         node_set set;
         bool damaged = false;
-        s = node_shares_newest(&found, &set, k->world, &asked);
+        s = find_newest(&found, &set, k, after, before);
         if (s == STATUS_OK && found)
             s = adopt(&damaged, k, &set, checkpoints);
         if (found && s == STATUS_OK)
@@ -603,7 +731,7 @@ static status adopt_newest(int64_t *step, char **trouble, node_copies *k, const 
             *trouble = must_strdup(status_message());
         if (damaged)
             s = STATUS_OK;
-        asked.before = set.step;
+        before = set.step;
         free(set.holder);
     }
     return s;

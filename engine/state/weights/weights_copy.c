@@ -227,7 +227,7 @@ static json_t *special_tokens(const weights *w)
     AUTO(tokenizer) *t = NULL;
     if (json_object_size(tokens) || weights_is_huggingface(w) || weights_tokenizer(&t, w) != STATUS_OK)
         return tokens;
-    const int32_t id[] = {tokenizer_bos(t), tokenizer_eos(t), tokenizer_pad(t)};
+    const int32_t id[] = {tokenizer_ids_of(t)->bos, tokenizer_ids_of(t)->eos, tokenizer_ids_of(t)->pad};
     for (int i = 0; huggingface_token_keys[i]; i++)
         if (id[i] >= 0 && id[i] < weights_shape(w)->vocab_size)
             json_object_set_new(tokens, huggingface_token_keys[i], json_integer(id[i]));

@@ -525,12 +525,6 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
 
 /* ---- retrying ---------------------------------------------------------------------------------------------------- */
 
-static double random_half(void)
-{
-    uint64_t x = (uint64_t)(1e9 * clock_seconds()) * 0x9E3779B97F4A7C15u;
-    return 0.5 + 0.5 * (double)(x >> 40) / (double)(1 << 24);
-}
-
 static char *describe(const object_store *s, const s3_call *c)
 {
     AUTO_FREE char *origin = NULL, *folder = NULL, *key = must_strdup(c->key);
@@ -584,7 +578,9 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
             log_warn("%s: %s; trying again", what, out->why);
         }
         double base = s->limits.first_pause > 0 ? s->limits.first_pause : 0.1;
-        double seconds = fmin(LONGEST_PAUSE, base * pow(2, failures - 1)) * random_half();
+        uint64_t random = (uint64_t)(1e9 * clock_seconds()) * 0x9E3779B97F4A7C15u;
+        double half = 0.5 + 0.5 * (double)(random >> 40) / (double)(1 << 24); /* to 1 */
+        double seconds = fmin(LONGEST_PAUSE, base * pow(2, failures - 1)) * half;
         double until = clock_seconds() + fmax(seconds, out->retry_after);
         for (double left; (left = until - clock_seconds()) > 0 && !is_stopped(s);)
             clock_nap(fmin(left, 0.1));

@@ -445,12 +445,6 @@ static const arrow::DataType &values_type(const arrow::DataType &type)
     return type;
 }
 
-static std::string arrow_type(const arrow::DataType &type)
-{
-    const bool nested = type.num_fields() > 0;
-    return (nested ? "nested: " : "") + type.ToString();
-}
-
 class arrow_rows : public rows
 {
   protected:
@@ -459,7 +453,7 @@ class arrow_rows : public rows
     {
         column_list columns;
         for (const auto &f : schema.fields())
-            columns.emplace_back(f->name(), arrow_type(*f->type()));
+            columns.emplace_back(f->name(), (f->type()->num_fields() > 0 ? "nested: " : "") + f->type()->ToString());
         const int column = find_column(columns, field);
         const auto &type = *schema.field(column)->type();
         if (!as_bytes(values_type(type)) && type.id() != arrow::Type::NA)

@@ -45,7 +45,7 @@ TEST(run_checkpoints_and_step_folders_open_alike)
     assert_string_equal(text, "step-00000002\n");
     checkpoint *c;
     assert_int_equal(checkpoint_open(&c, run), STATUS_OK);
-    assert_int_equal(checkpoint_ranks(c), 3);
+    assert_int_equal(checkpoint_manifest(c)->ranks, 3);
     assert_int_equal(checkpoint_tensors(c), 8);
     assert_non_null(checkpoint_find(c, "moment1", "scale"));
     assert_null(checkpoint_find(c, "model", "scale"));
@@ -218,7 +218,7 @@ TEST(shares_of_two_runs_are_never_published_together)
     }
     checkpoint *c = NULL;
     assert_int_equal(checkpoint_open(&c, folder), STATUS_OK);
-    assert_string_equal(checkpoint_run(c), "aaaa");
+    assert_string_equal(checkpoint_manifest(c)->run, "aaaa");
     assert_int_equal(checkpoint_verify(c), STATUS_OK);
     checkpoint_close(c);
     free(buffer);

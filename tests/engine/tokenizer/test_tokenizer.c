@@ -169,7 +169,7 @@ TEST(special_tokens_are_found_skipped_and_left_alone_as_asked)
     int32_t end = tokenizer_find(t, "<|endoftext|>", 13), start = tokenizer_find(t, "<|im_start|>", 12);
     buffer_ids ids = {0};
     buffer text = {0};
-    assert_int_equal(tokenizer_end_of_document(t), end);
+    assert_int_equal(tokenizer_ids_of(t)->end_of_document, end);
     assert_true(end >= 0 && start >= 0 && tokenizer_is_special(t, end));
     encode(&ids, t, "a<|endoftext|>", 14, 0);
     assert_int_equal(ids.count, 2);
@@ -186,14 +186,14 @@ TEST(special_tokens_are_found_skipped_and_left_alone_as_asked)
     encode(&ids, t, "a", 1, TOKENIZER_FRAME);
     assert_int_equal(ids.count, 2);
     assert_int_equal(ids.ids[0], tokenizer_find(t, "<|endoftext|>", 13));
-    assert_int_equal(tokenizer_bos(t), ids.ids[0]);
+    assert_int_equal(tokenizer_ids_of(t)->bos, ids.ids[0]);
     tokenizer_close(t);
     t = open_or_fail(FOLDER "unigram.model");
     encode(&ids, t, "a", 1, TOKENIZER_FRAME);
     assert_int_equal(ids.ids[0], 1);
-    assert_int_equal(tokenizer_eos(t), 2);
-    assert_int_equal(tokenizer_unknown(t), 0);
-    assert_int_equal(tokenizer_pad(t), -1);
+    assert_int_equal(tokenizer_ids_of(t)->eos, 2);
+    assert_int_equal(tokenizer_ids_of(t)->unknown, 0);
+    assert_int_equal(tokenizer_ids_of(t)->pad, -1);
     tokenizer_close(t);
     buffer_free(&text);
     buffer_ids_free(&ids);
@@ -247,11 +247,11 @@ TEST_WITH(the_config_beside_it_names_bos_and_eos, workfolder_setup, workfolder_t
     assert_int_equal(tokenizer_files_save_beside(t, prefix), STATUS_OK);
     assert_int_equal(tokenizer_files_open_beside(&again, prefix), STATUS_OK);
     for (int i = 0; i < 2; i++, t = again) {
-        assert_int_equal(tokenizer_bos(t), tokenizer_find(t, "<|im_start|>", 12));
-        assert_int_equal(tokenizer_eos(t), tokenizer_find(t, "<|im_end|>", 10));
-        assert_int_equal(tokenizer_end_of_document(t), tokenizer_find(t, "<|endoftext|>", 13));
-        assert_int_equal(tokenizer_pad(t), -1);
-        assert_true(tokenizer_bos(t) >= 0 && tokenizer_eos(t) >= 0);
+        assert_int_equal(tokenizer_ids_of(t)->bos, tokenizer_find(t, "<|im_start|>", 12));
+        assert_int_equal(tokenizer_ids_of(t)->eos, tokenizer_find(t, "<|im_end|>", 10));
+        assert_int_equal(tokenizer_ids_of(t)->end_of_document, tokenizer_find(t, "<|endoftext|>", 13));
+        assert_int_equal(tokenizer_ids_of(t)->pad, -1);
+        assert_true(tokenizer_ids_of(t)->bos >= 0 && tokenizer_ids_of(t)->eos >= 0);
         tokenizer_close(t);
     }
     workfolder_write(beside, "{", 1);
@@ -424,7 +424,7 @@ TEST_WITH(training_is_repeatable_and_loses_nothing, workfolder_setup, workfolder
         buffer_ids ids = {0};
         buffer text = {0};
         assert_int_equal(tokenizer_vocab_size(t), 400);
-        assert_int_equal(tokenizer_end_of_document(t), 2);
+        assert_int_equal(tokenizer_ids_of(t)->end_of_document, 2);
         encode(&ids, t, mixed, sizeof mixed - 1, 0);
         tokenizer_decode(t, &text, ids.ids, ids.count, false);
         assert_int_equal(text.length, sizeof mixed - 1);

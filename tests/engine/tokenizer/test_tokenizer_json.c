@@ -246,7 +246,7 @@ TEST(unigram_of_a_sentencepiece_model_has_its_ids)
     double *scores = must_alloc(size * sizeof *scores), lowest = 0.0;
     assert_string_equal(text_at(model, "type"), "Unigram");
     assert_int_equal(size, tokenizer_vocab_size(t));
-    assert_int_equal(json_integer_value(json_object_get(model, "unk_id")), tokenizer_unknown(t));
+    assert_int_equal(json_integer_value(json_object_get(model, "unk_id")), tokenizer_ids_of(t)->unknown);
     assert_true(json_is_null(json_object_get(root, "pre_tokenizer"))); /* "<s>" can be spelled */
     for (size_t i = 0; i < size; i++) {
         const json_t *pair = json_array_get(vocab, i);

@@ -185,6 +185,12 @@ rule outer_rule_of(const outer *o, const outer_unit *m)
     return parts_row_of(t->slot)->divided == PARTS_COUNTED ? (rule){RULE_AVERAGE, 1, 0} : o->rule;
 }
 
+void outer_copy(const outer *o, float *to, const float *from)
+{
+    if (to && from)
+        memcpy(to, from, (size_t)o->units.elements * sizeof *to);
+}
+
 /* ---- sections of checkpoints ------------------------------------------------------------------------------------- */
 
 enum { SECTIONS = 3 };

@@ -100,11 +100,9 @@ static void exchange(islands *o, const islands_position *p)
     if (outer_first_rank(&o->core))
         outer_report_held(&o->core, o->gossip.number, o->gossip.partners | 1ull << o->core.slot);
     char names[256] = "";
-    for (int s = 0; s < o->core.config->outer.slots; s++) {
-        size_t used = strlen(names);
+    for (int s = 0; s < o->core.config->outer.slots; s++)
         if (o->gossip.partners >> s & 1)
-            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", o->gossip.name[s]);
-    }
+            outer_add_name(names, sizeof names, o->gossip.name[s]);
     log_info("islands: exchange after step %lld with %s; disagreement %.3g", (long long)o->offered.step,
              *names ? names : "nobody", o->core.counts.disagreement);
 }

@@ -132,6 +132,8 @@ typedef struct outer {
 status outer_open(outer *o, const config *c, comm *world, watchdog *w, bool server);
 /* Leaves the other islands. Accepts a zeroed core. */
 void outer_close(outer *o);
+/* Copies a state of all of this rank's units, if both are kept. */
+void outer_copy(const outer *o, float *to, const float *from);
 /* Reads a checkpoint's sections "outer_reference" and so on, where present. */
 status outer_read_sections(outer *o, checkpoint *from);
 /* Sums the counts of transport and fetches over all ranks. Collective. */
@@ -143,6 +145,8 @@ rule outer_rule_of(const outer *o, const outer_unit *m);
 
 /* ---- outer_reach.c ---- */
 
+/* Appends a name to a list separated by commas. */
+void outer_add_name(char *names, size_t bytes, const char *name);
 /* Claims a slot, preferably `hint` (-1: any), or the server's place, with all ranks' endpoints. Collective. */
 status outer_claim(outer *o, int hint);
 /* True on the rank that talks to etcd and writes the log. */

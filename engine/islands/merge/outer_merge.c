@@ -18,28 +18,20 @@
  * that merge began with bad weights, and are dropped too. The incident names all islands in the merge, since it is
  * unknown which one spoiled it. */
 
-static void copy(const islands *o, float *to, const float *from)
-{
-    if (to && from)
-        memcpy(to, from, (size_t)o->core.units.elements * sizeof *to);
-}
-
 /* Keeps the state that the roster's merge may be undone to. */
 static void outer_undo_keep(islands *o)
 {
     if (!o->core.memory.reference_before)
         return;
     const roster *r = &o->core.roster;
-    copy(o, o->core.memory.reference_before, o->core.memory.reference);
-    copy(o, o->core.memory.momentum_before, o->core.memory.momentum);
+    outer_copy(&o->core, o->core.memory.reference_before, o->core.memory.reference);
+    outer_copy(&o->core, o->core.memory.momentum_before, o->core.memory.momentum);
     o->undo.merge = r->merge;
     o->undo.taken = -1;
     o->undo.wanted = false;
     *o->undo.of = 0;
-    for (int i = 0; i < r->parts; i++) {
-        size_t used = strlen(o->undo.of);
-        snprintf(o->undo.of + used, sizeof o->undo.of - used, "%s%s", used ? ", " : "", r->part[i].name);
-    }
+    for (int i = 0; i < r->parts; i++)
+        outer_add_name(o->undo.of, sizeof o->undo.of, r->part[i].name);
 }
 
 /* Notes that the weights have taken the merge. */
@@ -82,8 +74,8 @@ static void outer_undo_take(islands *o)
 {
     int64_t merge = o->undo.merge;
     outer_hide_state(&o->core);
-    copy(o, o->core.memory.reference, o->core.memory.reference_before);
-    copy(o, o->core.memory.momentum, o->core.memory.momentum_before);
+    outer_copy(&o->core, o->core.memory.reference, o->core.memory.reference_before);
+    outer_copy(&o->core, o->core.memory.momentum, o->core.memory.momentum_before);
     outer_undo_forget(o);
     o->undo.merge = 0;
     o->undo.wanted = false;
@@ -461,25 +453,18 @@ static bool all_here(const islands *o)
     return here && r->parts > 0;
 }
 
-/* Appends a name to a list separated by commas. */
-static void add_name(char *names, size_t bytes, const char *name)
-{
-    size_t used = strlen(names);
-    snprintf(names + used, bytes - used, "%s%s", used ? ", " : "", name);
-}
-
 static void say_merged(const islands *o, bool took_part)
 {
     char with[256] = "", without[256] = "";
     const roster *r = &o->core.roster;
     uint64_t left_out = roster_ready(r) & ~(1ull << o->core.slot);
     for (int i = 0; i < r->parts; i++) {
-        add_name(with, sizeof with, *r->part[i].name ? r->part[i].name : "one without a name");
+        outer_add_name(with, sizeof with, *r->part[i].name ? r->part[i].name : "one without a name");
         left_out &= ~(1ull << r->part[i].slot);
     }
     for (int s = 0; s < o->core.config->outer.slots; s++)
         if (left_out >> s & 1)
-            add_name(without, sizeof without, r->member[s].name);
+            outer_add_name(without, sizeof without, r->member[s].name);
     log_info("islands: merge number %lld, of the changes of %d island%s: %s%s%s%s", (long long)r->merge, r->parts,
              r->parts == 1 ? "" : "s", with, left_out ? "; without " : "", without,
              took_part ? "" : "; without this one, whose change goes with the next");

@@ -71,8 +71,7 @@ static status take_model(islands *o)
 {
     outer_drop_fetch(&o->core, ROSTER_SERVER);
     TRY(outer_check_finite(&o->core, o->core.memory.rest, "the model that the server gave"));
-    memcpy(o->core.memory.reference, o->core.memory.rest,
-           (size_t)o->core.units.elements * sizeof *o->core.memory.reference);
+    outer_copy(&o->core, o->core.memory.reference, o->core.memory.rest);
     o->core.merge = o->push.pulls;
     o->stage = OUTER_MERGED;
     return STATUS_OK;
@@ -104,9 +103,7 @@ static void end_offer(islands *o, const roster_part *part)
     o->merged_at[0] = o->offered.step;
     if (taken) {
         o->core.counts.merges++;
-        if (o->core.memory.error)
-            memcpy(o->core.memory.error, o->core.memory.rest,
-                   (size_t)o->core.units.elements * sizeof *o->core.memory.error);
+        outer_copy(&o->core, o->core.memory.error, o->core.memory.rest);
         outer_take_weights(o, 0);
         log_info("islands: merge %lld is this island's change after step %lld", (long long)merge,
                  (long long)o->offered.step);

@@ -17,6 +17,12 @@ bool outer_first_rank(const outer *o)
     return comm_rank(o->world) == 0;
 }
 
+void outer_add_name(char *names, size_t bytes, const char *name)
+{
+    size_t used = strlen(names);
+    snprintf(names + used, bytes - used, "%s%s", used ? ", " : "", name);
+}
+
 /* ---- a place ----------------------------------------------------------------------------------------------------- */
 
 static status claim(outer *o, int hint, const char *name, const char *const *endpoints)

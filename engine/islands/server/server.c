@@ -31,11 +31,6 @@
 
 #define META "server"
 
-static bool first_rank(const server *v)
-{
-    return comm_rank(v->world) == 0;
-}
-
 /* ---- the initial model ------------------------------------------------------------------------------------------- */
 
 /* Draws the weights as training on one rank would. */
@@ -115,22 +110,22 @@ static status restore(bool *found, server *v)
 {
     comm_group *all = comm_world(v->world);
     checkpoint_offers offers = {0};
-    status s = first_rank(v) ? checkpoint_offers_find(&offers, v->checkpoints) : STATUS_OK;
+    status s = outer_first_rank(&v->core) ? checkpoint_offers_find(&offers, v->checkpoints) : STATUS_OK;
     s = comm_all_status(all, s);
     comm_broadcast_bytes(all, &offers.count, sizeof offers.count, 0);
     *found = s == STATUS_OK && offers.count > 0;
     for (int i = 0; i < offers.count && *found; i++) {
         char path[4096] = "";
-        if (first_rank(v))
+        if (outer_first_rank(&v->core))
             snprintf(path, sizeof path, "%s", offers.folder[i]);
         comm_broadcast_bytes(all, path, sizeof path, 0);
         s = comm_all_status(all, load(v, path));
         if (s == STATUS_OK || !v->config->checkpoint.fallback || i + 1 == offers.count)
             break;
-        if (first_rank(v))
+        if (outer_first_rank(&v->core))
             log_warn("%s; going on from an older checkpoint", status_message());
     }
-    if (!first_rank(v))
+    if (!outer_first_rank(&v->core))
         offers.count = 0;
     checkpoint_offers_free(&offers);
     return s;
@@ -174,7 +169,7 @@ static status server_files_open(server *v)
     v->checkpoints = must_format("%s/checkpoints", v->config->run.folder);
     v->saved = -1;
     snprintf(v->run, sizeof v->run, "%s", watchdog_run(v->watchdog));
-    TRY(comm_all_status(all, first_rank(v) ? open_first(v) : STATUS_OK));
+    TRY(comm_all_status(all, outer_first_rank(&v->core) ? open_first(v) : STATUS_OK));
     TRY(open_model(v));
     v->buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     MUST(v->buffer, "out of host memory");
@@ -182,7 +177,7 @@ static status server_files_open(server *v)
         &(checkpoint_writer_options){.share = {v->core.memory.pieces, v->core.memory.piece_count, comm_rank(v->world),
                                                comm_ranks(v->world), v->run, false},
                                      .buffer = v->buffer});
-    if (first_rank(v))
+    if (outer_first_rank(&v->core))
         v->publisher = checkpoint_publisher_open(comm_ranks(v->world), v->run, v->buffer);
     return STATUS_OK;
 }
@@ -226,10 +221,10 @@ static status server_files_save(server *v)
     snprintf(name, sizeof name, "step-%08lld", (long long)v->core.merge);
     status s = comm_all_status(all, checkpoint_writer_share(v->writer, v->checkpoints, name));
     if (s == STATUS_OK)
-        s = comm_all_status(all, first_rank(v) ? publish(v, name) : STATUS_OK);
+        s = comm_all_status(all, outer_first_rank(&v->core) ? publish(v, name) : STATUS_OK);
     watchdog_enter(v->watchdog, DURING_STEP, false, v->core.merge, "serving islands");
     if (s != STATUS_OK) {
-        if (first_rank(v))
+        if (outer_first_rank(&v->core))
             checkpoint_clean(v->checkpoints, name);
         return s;
     }
@@ -243,7 +238,7 @@ static status server_files_save(server *v)
 static void server_files_line(server *v, const roster_part *part, int64_t base, double share)
 {
     static const char *const words[ROSTER_REFUSALS] = {"taken", "stale", "unsound", "impossible"};
-    if (!first_rank(v))
+    if (!outer_first_rank(&v->core))
         return;
     json_auto_t *o =
         json_pack("{s:I, s:i, s:s, s:I, s:I, s:I, s:f, s:s}", "merge", (json_int_t)part->merge, "slot", part->slot,
@@ -259,7 +254,7 @@ static void server_files_line(server *v, const roster_part *part, int64_t base, 
 static status server_files_summary(server *v, bool stopped)
 {
     islands_counts c = outer_counted(&v->core);
-    if (!first_rank(v))
+    if (!outer_first_rank(&v->core))
         return STATUS_OK;
     AUTO_FREE char *path = must_format("%s/summary.json", v->config->run.folder);
     json_auto_t *o =

@@ -25,11 +25,6 @@
 /* Limit of a journal, in sizes of a checkpoint: a save is due beyond it. */
 enum { MOST_CHECKPOINTS = 8 };
 
-static bool first_rank(const server *v)
-{
-    return comm_rank(v->world) == 0;
-}
-
 static char *path_of(const server *v, int64_t merge, int rank, int ranks)
 {
     return must_format("%s/merge-%010lld.rank-%d-of-%d", v->journal, (long long)merge, rank, ranks);
@@ -138,7 +133,7 @@ static status set_aside(const server *v, int64_t first, int64_t last)
 
 void server_journal_saved(server *v)
 {
-    if (first_rank(v)) /* keep later ones: the next may be on its way to etcd */
+    if (outer_first_rank(&v->core)) /* keep later ones: the next may be on its way to etcd */
         tidy(v, v->core.merge + 1, INT64_MAX);
     v->entries = 0;
 }
@@ -316,7 +311,7 @@ static status replay_next(outcome *how, server *v, const roster *head)
     int ranks = 0;
     entry e = {0};
     *how = NO_MORE;
-    TRY(comm_all_status(all, first_rank(v) ? ranks_of(&ranks, v, merge) : STATUS_OK));
+    TRY(comm_all_status(all, outer_first_rank(&v->core) ? ranks_of(&ranks, v, merge) : STATUS_OK));
     comm_broadcast_bytes(all, &ranks, sizeof ranks, 0);
     if (ranks == 0)
         return STATUS_OK;
@@ -349,10 +344,10 @@ status server_journal_replay(server *v, const roster *head)
     if (s != STATUS_OK)
         return status_context(s, "the journal has merges that islands were told are taken, and stays as it is: start "
                                  "the server again when it can be read, or remove the file to do without it");
-    if (first_rank(v) && v->core.merge < last && how != UNKNOWN) /* the remaining ones follow a gap */
+    if (outer_first_rank(&v->core) && v->core.merge < last && how != UNKNOWN) /* the remaining ones follow a gap */
         s = set_aside(v, v->core.merge + 1, last);
     TRY(comm_all_status(all, s));
-    if (first_rank(v)) /* keep the entries until the next save: the server may die again before it */
+    if (outer_first_rank(&v->core)) /* keep the entries until the next save: the server may die again before it */
         tidy(v, before + 1, v->core.merge);
     if (v->core.merge > before)
         log_info("server: merges %lld to %lld are made again from the journal", (long long)before + 1,
@@ -363,5 +358,6 @@ status server_journal_replay(server *v, const roster *head)
 status server_journal_open(server *v)
 {
     v->journal = must_format("%s/journal", v->config->run.folder);
-    return comm_all_status(comm_world(v->world), first_rank(v) ? atomic_make_folders(v->journal) : STATUS_OK);
+    return comm_all_status(comm_world(v->world),
+                           outer_first_rank(&v->core) ? atomic_make_folders(v->journal) : STATUS_OK);
 }

@@ -89,6 +89,11 @@ static void put_integer(json_t *object, const char *key, int64_t value)
     json_object_set_new(object, key, json_integer(value));
 }
 
+static void put_text(json_t *object, const char *key, const char *value)
+{
+    json_object_set_new(object, key, json_string(value));
+}
+
 /* Writes a line; takes the object. Times need more digits than nine. */
 static status write_line(lines *out, json_t *object, double time, bool here)
 {
@@ -177,9 +182,9 @@ status report_happened(lines *out, const report_happening *what, double time)
 {
     json_t *line = json_pack("{s:s, s:s, s:I}", "event", what->event, "run", what->run, "step", (json_int_t)what->step);
     if (what->words)
-        json_object_set_new(line, "words", json_string(what->words));
+        put_text(line, "words", what->words);
     if (what->device)
-        json_object_set_new(line, "device", json_string(what->device));
+        put_text(line, "device", what->device);
     if (what->ranks > 0)
         put_integer(line, "ranks", what->ranks);
     return write_line(out, line, time, what->here);
@@ -200,7 +205,7 @@ status report_metrics_event(lines *out, const report_event *e, double time)
     if (e->from > 0)
         put_integer(what, "from", e->from);
     if (e->words)
-        json_object_set_new(what, "words", json_string(e->words));
+        put_text(what, "words", e->words);
     if (!e->words) {
         put_real(what, "loss", e->loss);
         put_real(what, "grad_norm", e->norm);
@@ -281,35 +286,21 @@ status report_summary(const char *path, const report_summary_values *v)
 {
     json_auto_t *root = json_object();
     json_t *ranks = json_array();
-    if (v->run)
-        json_object_set_new(root, "run", json_string(v->run));
-    put_integer(root, "parameters", v->parameters);
-    put_integer(root, "steps", v->steps);
-    json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done"));
-    put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
-    put_real(root, "tuning_seconds", v->tuning_seconds);
+#define SUMMARY(kind, name, when, ...)                                                                                 \
+    if (when)                                                                                                          \
+        put_##kind(root, #name, v->name);
+#include "engine/train/report/summary.def"
     if (v->rungs > 1) {
         json_t *plays = json_array();
         for (int i = 0; i < v->rungs; i++)
             json_array_append_new(plays, json_integer(v->plays[i]));
         json_object_set_new(root, "plays", plays);
     }
-    put_integer(root, "metrics_lost", v->metrics_lost);
     if (v->tracked)
         json_object_set_new(root, "mlflow",
                             json_pack("{s:I, s:I, s:I, s:I}", "sent", (json_int_t)v->tracked->sent, "refused",
                                       (json_int_t)v->tracked->refused, "bytes_behind", (json_int_t)v->tracked->behind,
                                       "failures", (json_int_t)v->tracked->failures));
-    put_integer(root, "output_dropped", v->output_dropped);
-    put_integer(root, "checkpoints_saved", v->saves);
-    put_integer(root, "checkpoints_lost", v->saves_lost);
-    put_integer(root, "copies_in_memory", v->saves_in_memory);
-    put_real(root, "checkpoint_seconds", v->save_seconds);
-    if (v->remote) {
-        put_real(root, "stall_seconds", v->stall_seconds);
-        put_integer(root, "cache_misses", v->cache_misses);
-        put_integer(root, "fetched_bytes", v->fetched_bytes);
-    }
     if (v->islands)
         json_object_set_new(root, "islands", islands_object(v->islands));
     if (v->mirror)
@@ -318,11 +309,6 @@ status report_summary(const char *path, const report_summary_values *v)
                                       (json_int_t)v->mirror->behind_bytes, "uploaded", v->mirror->uploaded,
                                       "passed_over", v->mirror->passed_over, "failing",
                                       *v->mirror->why ? v->mirror->why : NULL));
-    put_real(root, "verify_seconds", v->verify_seconds);
-    put_integer(root, "times_gone_back", v->times_back);
-    put_integer(root, "samples_left_out", v->omitted);
-    if (v->fell_back)
-        json_object_set_new(root, "fell_back", json_string(v->fell_back));
     for (int i = 0; i < v->ranks; i++)
         json_array_append_new(ranks, rank_object(&v->rank[i]));
     json_object_set_new(root, "ranks", ranks);

@@ -40,16 +40,16 @@ typedef struct report_run {
 
 void report_header(FILE *out, const report_run *run);
 
+typedef double report_real;
+typedef int64_t report_integer;
+typedef const char *report_text;
+
 typedef struct report_step {
     int64_t step, steps; /* counted from 1 */
     double left_seconds;
     double time; /* seconds since 1970 */
-#define report_real             double
-#define report_integer          int64_t
 #define METRIC(kind, name, ...) report_##kind name;
 #include "engine/train/report/metrics.def"
-#undef report_real
-#undef report_integer
     const char *skipped; /* why the weights did not change; NULL: they were updated */
     int rungs;           /* capacity buckets of training programs (layers/ladder.h) */
     bool drops;          /* experts drop rows beyond their capacity */
@@ -112,27 +112,14 @@ typedef struct report_rank {
 } report_rank;
 
 typedef struct report_summary_values {
-    const char *run; /* id of this start */
-    int64_t parameters, steps;
-    bool stopped;                       /* a signal stopped it before its last step */
-    double start_to_first_step_seconds; /* excludes tuning_seconds */
-    double tuning_seconds;              /* autotuning, once per run */
-    int rungs;                          /* capacity buckets of training programs (layers/ladder.h) */
-    const int64_t *plays;               /* [rungs] runs of each */
-    int64_t metrics_lost;               /* lines that could not be written */
-    const tracker_counts *tracked;      /* counts of the MLflow server; NULL: none */
-    int64_t output_dropped;             /* bytes dropped because the reader of standard output or error stalled */
-    int64_t saves, saves_lost;          /* checkpoints */
-    int64_t saves_in_memory;            /* copies in the memory of nodes */
-    double save_seconds;                /* seconds that training waited for saves */
-    bool remote;                        /* data lie in an object store */
-    double stall_seconds;               /* seconds that training waited for blocks of data */
-    int64_t cache_misses, fetched_bytes;
+#define SUMMARY(kind, name, ...) report_##kind name;
+#include "engine/train/report/summary.def"
+    bool remote;                   /* data lie in an object store */
+    int rungs;                     /* capacity buckets of training programs (layers/ladder.h) */
+    const int64_t *plays;          /* [rungs] runs of each */
+    const tracker_counts *tracked; /* counts of the MLflow server; NULL: none */
     const islands_counts *islands; /* NULL: the job is not an island */
     const mirror_facts *mirror;    /* NULL: no mirror */
-    double verify_seconds;         /* verification time of the slowest rank */
-    int64_t times_back, omitted;   /* steps undone, and samples left out because of it */
-    const char *fell_back;         /* why the run skipped the latest checkpoint; NULL: it did not */
     int ranks;
     const report_rank *rank;
 } report_summary_values;

@@ -30,7 +30,7 @@ static void say_sources(const char *title, const config_sources *sources, const 
     }
 }
 
-static bool has_remote(const training *t)
+bool training_has_remote(const training *t)
 {
     return samples_are_remote(t->data.train) || (t->data.validation && samples_are_remote(t->data.validation));
 }
@@ -50,7 +50,7 @@ void training_say_data(const training *t)
                    sources->item[i].path, MANY_EPOCHS);
     if (t->data.validation)
         say_sources("validation", &c->data.validation, t->data.validation, 0);
-    if (has_remote(t)) {
+    if (training_has_remote(t)) {
         const char *folder = stored_folder(t->data.remote);
         printf("  cache       %s, at most %s\n", folder ? folder : "none", BYTES_TEXT(c->data.cache_size));
     }
@@ -86,19 +86,11 @@ static void judge_stall(training *t, double seconds)
 
 void training_report_fetched(report_step *out, training *t)
 {
-    out->remote = has_remote(t);
+    out->remote = training_has_remote(t);
     if (!out->remote)
         return;
     out->stall_seconds = t->fetched.stall;
     out->cache_misses = t->fetched.misses;
     out->fetched_bytes = t->fetched.fetched;
     judge_stall(t, out->step_seconds);
-}
-
-void training_sum_fetched(report_summary_values *out, const training *t)
-{
-    out->remote = has_remote(t);
-    out->stall_seconds = t->counts.stall_seconds;
-    out->cache_misses = t->counts.cache_misses;
-    out->fetched_bytes = t->counts.fetched_bytes;
 }

@@ -586,30 +586,16 @@ status training_summary(training *t, bool stopped)
     status s = STATUS_OK;
     if (speaks(t)) {
         AUTO_FREE char *path = must_format("%s/summary.json", t->folder);
-        report_summary_values values = {.run = t->run,
-                                        .parameters = parts_parameters(&t->config->model.shape),
-                                        .steps = t->at.step,
-                                        .stopped = stopped,
-                                        .start_to_first_step_seconds = t->counts.first_step_seconds,
-                                        .tuning_seconds = t->choices.seconds,
+        report_summary_values values = {.remote = training_has_remote(t),
                                         .rungs = compile_rungs(&t->compiled.options),
                                         .plays = t->counts.plays,
-                                        .metrics_lost = lines_lost(t->report->metrics),
                                         .tracked = t->report->tracker ? &tracked : NULL,
-                                        .output_dropped = outlet_dropped(),
-                                        .saves = t->saving.published,
-                                        .saves_lost = t->saving.lost,
-                                        .saves_in_memory = t->saving.in_memory,
-                                        .save_seconds = t->saving.seconds,
                                         .islands = t->islands ? &counted : NULL,
                                         .mirror = t->saving.mirror,
-                                        .verify_seconds = t->guards.verify_seconds,
-                                        .times_back = t->guards.times_back,
-                                        .omitted = train_past_omitted(&t->at.past),
-                                        .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};
-        training_sum_fetched(&values, t);
+#define SUMMARY(kind, name, when, from) values.name = from;
+#include "engine/train/report/summary.def"
         s = report_summary(path, &values);
     }
     return comm_all_status(comm_world(t->world), s);

@@ -56,7 +56,7 @@ void training_say_done(const training *t);
 void training_say_data(const training *t);
 /* Rank 0: fills in a step's waits and fetches of data; warns once if training waits for data. */
 void training_report_fetched(report_step *out, training *t);
-void training_sum_fetched(report_summary_values *out, const training *t);
+bool training_has_remote(const training *t); /* data lie in an object store */
 
 /* train_tracking.c: no-ops unless run.mlflow is set. */
 /* Takes the credentials from the environment and removes them there. Every rank calls it. */

@@ -308,9 +308,9 @@ TEST(the_summary_has_the_promised_fields)
     report_summary_values v = {.parameters = 162417408,
                                .steps = 20,
                                .start_to_first_step_seconds = 1.5,
-                               .saves = 3,
-                               .saves_lost = 1,
-                               .save_seconds = 0.25,
+                               .checkpoints_saved = 3,
+                               .checkpoints_lost = 1,
+                               .checkpoint_seconds = 0.25,
                                .fell_back = "why",
                                .ranks = 2,
                                .rank = ranks};

@@ -579,7 +579,7 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
         }
         double base = s->limits.first_pause > 0 ? s->limits.first_pause : 0.1;
         uint64_t random = (uint64_t)(1e9 * clock_seconds()) * 0x9E3779B97F4A7C15u;
-        double half = 0.5 + 0.5 * (double)(random >> 40) / (double)(1 << 24); /* to 1 */
+        double half = 0.5 + 0.5 * (double)(random >> 40) / (double)(1 << 24); /* 0.5 to 1 */
         double seconds = fmin(LONGEST_PAUSE, base * pow(2, failures - 1)) * half;
         double until = clock_seconds() + fmax(seconds, out->retry_after);
         for (double left; (left = until - clock_seconds()) > 0 && !is_stopped(s);)

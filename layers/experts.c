@@ -3,9 +3,9 @@
  *
  * Ranks that divide the experts have two ways. The tokens of a block are gathered, each rank computes the rows of its
  * own experts, and partial sums are scattered back. Or each rank sends every rank of its block a slot of rows, with the
- * rows' experts beside it, and adds up the returned rows. Rows take a first pass and overflow passes (layers/ladder.h).
- * Rows of overflow passes are not kept: the backward pass dispatches them again. */
-#include "layers/ladder.h"
+ * rows' experts beside it, and adds up the returned rows. Rows take a first pass and overflow passes
+ * (layers/capacity.h). Rows of overflow passes are not kept: the backward pass dispatches them again. */
+#include "layers/capacity.h"
 #include "layers/layer.h"
 #include "memory/log.h"
 
@@ -61,7 +61,7 @@ static tensor *compute_rows(recorder *r, const experts_layer *e, tensor *rows, t
 }
 
 /* Computes this rank's experts on the rows of one pass, and adds the result to `sum` (NULL: none yet). */
-static tensor *compute_wave(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
+static tensor *compute_pass(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
 {
     record_places to = record_assign(r, "experts/assign", x->experts, rows, &x->routing, x->first);
     tensor *picked = record_dispatch(r, "experts/dispatch", x->tokens, to.places, to.offsets, rows, 0);
@@ -88,7 +88,7 @@ static tensor *compute_slots(recorder *r, const experts_layer *e, const routed *
 }
 
 /* Computes all ranks' experts on one pass of slots, `each` rows for each rank, and adds the result to `sum`. */
-static tensor *exchange_wave(recorder *r, const experts_layer *e, const routed *x, int64_t each, tensor *sum)
+static tensor *exchange_pass(recorder *r, const experts_layer *e, const routed *x, int64_t each, tensor *sum)
 {
     tensor *ids;
     record_combine_in in = {.weights = x->weights, .addend = sum, .slots = x->ranks};
@@ -102,27 +102,28 @@ static tensor *exchange_wave(recorder *r, const experts_layer *e, const routed *
     return record_combine(r, "experts/combine", &in);
 }
 
-static tensor *record_wave(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
+static tensor *record_pass(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
 {
-    return (x->slots ? exchange_wave : compute_wave)(r, e, x, rows, sum);
+    return (x->slots ? exchange_pass : compute_pass)(r, e, x, rows, sum);
 }
 
-/* Counts the rows beyond the capacity of the rungs: the step is repeated, unless such rows are dropped. */
-static void note_overflow(recorder *r, const ladder_shape *shape, const routed *x, tensor *over)
+/* Counts the rows beyond the capacity of the buckets: the step is repeated, unless such rows are dropped. */
+static void note_overflow(recorder *r, const capacity_shape *shape, const routed *x, tensor *over)
 {
-    const int rungs = ladder_rungs(shape);
-    if (!r->training || (rungs == 1 && !shape->drop))
+    const int buckets = capacity_buckets(shape);
+    if (!r->training || (buckets == 1 && !shape->drop))
         return;
-    op_ladder ladder = {.rung = r->rung < rungs - 1 ? r->rung : LADDER_RUNGS - 1, .local = x->routing.local};
-    for (int i = 0; i < LADDER_RUNGS - 1; i++) {
-        const ladder_waves w = ladder_waves_of(shape, i);
-        ladder.room[i] = ladder_room(&w);
+    op_capacity capacity = {.bucket = r->bucket < buckets - 1 ? r->bucket : CAPACITY_BUCKETS - 1,
+                            .local = x->routing.local};
+    for (int i = 0; i < CAPACITY_BUCKETS - 1; i++) {
+        const capacity_passes w = capacity_passes_of(shape, i);
+        capacity.room[i] = capacity_rows(&w);
     }
     if (x->slots) {
-        ladder.slots = x->ranks;
-        ladder.experts = x->routing.experts;
+        capacity.slots = x->ranks;
+        capacity.experts = x->routing.experts;
     }
-    record_overflow(r, "experts/overflow", over, x->experts, &ladder, x->first);
+    record_overflow(r, "experts/overflow", over, x->experts, &capacity, x->first);
 }
 
 /* Counts the tokens of each expert, once: recomputation in the backward pass does not count. */
@@ -192,19 +193,19 @@ tensor *mix_experts(recorder *r, const block_layer *b, const layer_inputs *in, c
     const experts_layer *e = &b->experts;
     router_pool *routers = from->routers;
     routed all = route_tokens(r, e, in, from->x);
-    ladder_shape shape = e->ladder;
+    capacity_shape shape = e->capacity;
     shape.tokens = all.experts->shape[0];
     shape.ranks = all.ranks;
     shape.drop &= r->training;
-    const ladder_waves w = ladder_waves_of(&shape, r->rung);
+    const capacity_passes w = capacity_passes_of(&shape, r->bucket);
     note_overflow(r, &shape, &all, in->over);
     count_choices(r, e, in, &all);
     r->joined = w.count > 0;
-    tensor *sum = record_wave(r, e, &all, w.rows, NULL);
+    tensor *sum = record_pass(r, e, &all, w.rows, NULL);
     r->remade = true;
     for (int i = 0; i < w.count; i++) {
-        all.routing.skip = w.rows + i * w.behind;
-        sum = record_wave(r, e, &all, w.behind, sum);
+        all.routing.skip = w.rows + i * w.overflow;
+        sum = record_pass(r, e, &all, w.overflow, sum);
     }
     r->remade = r->joined = false;
     if (!all.slots)

@@ -8,7 +8,7 @@
 
 #include "kernels/record/record.h"
 #include "layers/balance.h"
-#include "layers/ladder.h"
+#include "layers/capacity.h"
 
 enum layer_input {
 #define INPUT(name, ...) INPUT_##name,
@@ -29,7 +29,7 @@ typedef struct layer_sizes {
     dtype compute;      /* operand type of products */
     int64_t rope[3];    /* positions, columns, and positions of the windows' own table */
     int64_t logits[2];  /* samples that are decoded, and this rank's rows of the vocabulary */
-    int64_t over;       /* capacity buckets (rungs) */
+    int64_t over;       /* capacity buckets (buckets) */
     int64_t routers;    /* 1 where the model has experts, else 0 */
     int64_t choices;    /* experts of all layers that have them */
     int64_t mtp, clips; /* 1 where an MTP module trains; where QK-clip notes scores */
@@ -137,7 +137,7 @@ typedef struct experts_layer {
     const parameter *down;   /* the same experts: [hidden, ffn] each */
     const parameter *router_bias, *up_bias, *down_bias; /* biases of these three products; or NULL */
     double limit, slope;                                /* limit > 0: the activation is swiglu_clamped */
-    ladder_shape ladder;                                /* lacks tokens and ranks */
+    capacity_shape capacity;                            /* lacks tokens and ranks */
     op_routing routing;                                 /* how a token's experts are chosen */
     bool gelu;                                          /* the gate is gelu, not silu */
     bool fp32_logits; /* fp32 logits of the router, without a bias; else logits of x's type */

@@ -302,13 +302,13 @@ static float norm_offset(const layer_shape *l)
     return (float)(l->traits >> TRAIT_NORM_OFFSET & 1);
 }
 
-ladder_shape decoder_ladder(const model_shape *shape)
+capacity_shape decoder_capacity(const model_shape *shape)
 {
-    return (ladder_shape){.experts = shape->experts,
-                          .active = shape->experts_per_token,
-                          .capacity = shape->expert_capacity,
-                          .spill = shape->expert_spill,
-                          .drop = shape->expert_drop};
+    return (capacity_shape){.experts = shape->experts,
+                            .active = shape->experts_per_token,
+                            .capacity = shape->expert_capacity,
+                            .spill = shape->expert_spill,
+                            .drop = shape->expert_drop};
 }
 
 /* Returns the mixers of a layer, 1 << MIXER_name each. */
@@ -377,7 +377,7 @@ static void build_block(builder *b, block_layer *block)
     block->experts.fp32_logits = l->traits >> TRAIT_FP32_ROUTER & 1;
     block->experts.limit = l->swiglu_limit;
     block->experts.slope = l->swiglu_alpha;
-    block->experts.ladder = decoder_ladder(&b->d->shape);
+    block->experts.capacity = decoder_capacity(&b->d->shape);
     block->experts.index = shape_routers_before(&b->d->shape, b->layer);
     block->experts.routing = (op_routing){.experts = l->experts,
                                           .active = l->experts_per_token,

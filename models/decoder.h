@@ -47,8 +47,8 @@ typedef struct decoder_layout {
     int64_t loss_tokens; /* tokens per loss chunk; 0: all of them */
 } decoder_layout;
 
-/* Returns the ladder of a layer that has experts, without tokens and ranks. */
-ladder_shape decoder_ladder(const model_shape *shape);
+/* Returns the capacity of a layer that has experts, without tokens and ranks. */
+capacity_shape decoder_capacity(const model_shape *shape);
 /* The first layer where ranks that divide a sample exchange tensors, and which ones; layer -1: none does. */
 typedef struct decoder_crossing {
     int layer;

@@ -99,8 +99,8 @@ void planning_load_close(planning_load *l)
 static double loaded_seconds(const planning_load *l, const plan *p)
 {
     double sum = 0;
-    for (int i = 0; i < LADDER_RUNGS; i++)
-        sum += l->of.plays[i] * p->rung_seconds[i];
+    for (int i = 0; i < CAPACITY_BUCKETS; i++)
+        sum += l->of.plays[i] * p->bucket_seconds[i];
     return sum;
 }
 
@@ -119,7 +119,7 @@ void planning_load_print(FILE *out, const planning_load *l, const plan *p)
             "\n                  largest over mean %.3f by expert, %.3f by rank, %.3f of a micro-batch's rows on the "
             "slowest\n                  rank; %.3g s a step, %.3g s if all ranks had the same\n",
             of->expert, of->rank, of->slowest, p->timing.seconds, p->even_seconds);
-    if (of->rungs == 1) {
+    if (of->buckets == 1) {
         fputs("                  no step is played again: every routing has room, or rows are dropped\n", out);
         return;
     }
@@ -127,20 +127,20 @@ void planning_load_print(FILE *out, const planning_load *l, const plan *p)
             "                  %.3g choices a step of (layer, micro-batch, rank) must have room: %.3g steps in a "
             "thousand\n                  are played again; with them a step takes %.4g s\n",
             of->choices, 1000 * of->replays, loaded_seconds(l, p));
-    for (int i = 0; i < of->rungs; i++) {
-        ladder_shape s = rungs_ladder(&p->options);
-        const ladder_waves w = ladder_waves_of(&s, i);
+    for (int i = 0; i < of->buckets; i++) {
+        capacity_shape s = buckets_capacity(&p->options);
+        const capacity_passes w = capacity_passes_of(&s, i);
         fprintf(
             out,
             "    rung %d        room for %.2f x the mean (%d waves behind the first): %.3g plays a step, %.3g s each\n",
-            i, (double)ladder_room(&w) * s.ranks / ((double)s.tokens * s.active), w.count, of->plays[i],
-            p->rung_seconds[i]);
+            i, (double)capacity_rows(&w) * s.ranks / ((double)s.tokens * s.active), w.count, of->plays[i],
+            p->bucket_seconds[i]);
     }
     fprintf(out,
             "                  no load changes the arena, which all rungs share: rung %d needs most of it\n"
             "                  tokens are taken to choose independently; those of a document that choose alike make\n"
             "                  micro-batches differ more\n",
-            plan_neediest(p)->arena_rung);
+            plan_neediest(p)->arena_bucket);
 }
 
 void planning_load_facts(fact_writer *out, const planning_load *l, const plan *p)
@@ -151,11 +151,11 @@ void planning_load_facts(fact_writer *out, const planning_load *l, const plan *p
           FACT("largest_expert", of->expert), FACT("largest_rank", of->rank), FACT("slowest_rows", of->slowest),
           FACT("\n  choices", of->choices), FACT("replays", of->replays), FACT("seconds_even", p->even_seconds),
           FACT("seconds_loaded", p->timing.seconds), FACT("seconds", loaded_seconds(l, p)),
-          FACT("arena_rung", plan_neediest(p)->arena_rung));
+          FACT("arena_rung", plan_neediest(p)->arena_bucket));
     facts_open(out, "\n  rungs", '[');
-    for (int i = 0; i < of->rungs; i++)
+    for (int i = 0; i < of->buckets; i++)
         FACTS_OBJECT(out, "", FACT("plays", of->plays[i]), FACT("lacks_room", of->lacks[i]),
-                     FACT("seconds", p->rung_seconds[i]));
+                     FACT("seconds", p->bucket_seconds[i]));
     facts_close(out, ']');
     facts_close(out, '}');
 }

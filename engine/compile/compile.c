@@ -158,15 +158,15 @@ static status give_workspace(compiled *c, const compile_keep *keep)
 }
 
 /* Compiles the programs of a capacity bucket above the first. No bit depends on their kept tensors. */
-static status compile_rung(compiled *out, int rung)
+static status compile_bucket(compiled *out, int bucket)
 {
     RELEASED_BY(recompute_decision_free) recompute_decision d = {0};
     bool draft = out->options.higher == HIGHER_SHORT;
-    TRY(recompute_decide(&d, out, rung, draft));
+    TRY(recompute_decide(&d, out, bucket, draft));
     d.keep.enough = out->arena_bytes - out->persistent_bytes;
     for (int i = 0; i <= COMPILE_RAMP; i++) {
         int microbatches = i == 0 ? out->options.microbatches : out->options.ramp[i - 1];
-        compiled_program *p = &out->higher[i][rung - 1];
+        compiled_program *p = &out->higher[i][bucket - 1];
         if (draft && microbatches > recompute_microbatches(&out->options))
             microbatches = recompute_microbatches(&out->options);
         if (microbatches > 0)
@@ -187,9 +187,9 @@ static status compile_training(compiled *out)
         widen(out, &out->ramp[i]);
     }
     widen(out, &out->training);
-    int rungs = out->options.higher == HIGHER_NONE ? 1 : compile_rungs(&out->options);
-    for (int rung = 1; rung < rungs; rung++)
-        TRY(compile_rung(out, rung));
+    int buckets = out->options.higher == HIGHER_NONE ? 1 : compile_buckets(&out->options);
+    for (int bucket = 1; bucket < buckets; bucket++)
+        TRY(compile_bucket(out, bucket));
     out->dropped = d.dropped;
     out->order = d.keep.order;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;

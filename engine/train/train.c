@@ -251,13 +251,13 @@ static void note_router_losses(training *t)
 static void play_once(training *t, bool again)
 {
     const compiled_program *p =
-        compile_program_of(&t->compiled, training_microbatches(t, t->at.step), (int)t->at.rung.at);
+        compile_program_of(&t->compiled, training_microbatches(t, t->at.step), (int)t->at.bucket.at);
     const int *traced = t->config->run.trace.item;
     bool tracing = t->trace && t->at.step + 1 >= traced[0] && t->at.step + 1 <= traced[1];
     if (tracing)
         trace_begin(t->trace);
     executor_launch(t->executor, p);
-    t->counts.plays[t->at.rung.at]++;
+    t->counts.plays[t->at.bucket.at]++;
     if (!again) {
         /* Reads the next batch while the device works. The next step retries a failed read, and reports it. */
         int64_t next = t->at.samples + training_batch(t, t->at.step);
@@ -276,21 +276,21 @@ static void play_once(training *t, bool again)
  * scalars in a larger capacity bucket. */
 static void play_program(training *t)
 {
-    const int rungs = compile_rungs(&t->compiled.options);
+    const int buckets = compile_buckets(&t->compiled.options);
     t->now.replays = 0;
     play_once(t, false);
-    if (rungs == 1)
+    if (buckets == 1)
         return;
     const float *over = executor_at(t->executor, t->compiled.values.over);
-    int needed = rung_needed(over, rungs);
-    while (needed > t->at.rung.at) {
-        t->at.rung.at = needed;
+    int needed = bucket_needed(over, buckets);
+    while (needed > t->at.bucket.at) {
+        t->at.bucket.at = needed;
         t->now.replays++;
         play_once(t, true);
-        needed = rung_needed(over, rungs);
+        needed = bucket_needed(over, buckets);
     }
-    t->now.rung = (int)t->at.rung.at;
-    rung_after(&t->at.rung, needed);
+    t->now.bucket = (int)t->at.bucket.at;
+    bucket_after(&t->at.bucket, needed);
 }
 
 /* Makes one optimizer step; *undone: it and earlier ones back to a checkpoint have been undone. */

@@ -283,21 +283,21 @@ static int64_t count_rows(const op *o, const run_context *r, int64_t first, int6
     return rows;
 }
 
-static void add_over(float *over, const op_ladder *as, int64_t rows)
+static void add_over(float *over, const op_capacity *as, int64_t rows)
 {
-    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+    for (int i = 0; i < CAPACITY_BUCKETS - 1; i++)
         over[i] += rows > as->room[i] ? (float)(rows - as->room[i]) : 0;
-    if (as->rung < LADDER_RUNGS - 1 && rows > as->room[as->rung])
-        over[LADDER_RUNGS - 1] = INFINITY;
+    if (as->bucket < CAPACITY_BUCKETS - 1 && rows > as->room[as->bucket])
+        over[CAPACITY_BUCKETS - 1] = INFINITY;
 }
 
 void cpu_overflow(const op *o, const run_context *r)
 {
     float *over = tensor_at(o->out[0], r->arena);
-    const op_ladder *as = &o->at.ladder;
+    const op_capacity *as = &o->at.capacity;
     int64_t first = o->at.first, local = as->local;
     if (!o->at.accumulate)
-        memset(over, 0, LADDER_RUNGS * sizeof *over);
+        memset(over, 0, CAPACITY_BUCKETS * sizeof *over);
     if (!as->slots)
         add_over(over, as, count_rows(o, r, first, local));
     for (int d = 0; d < as->slots; d++) {

@@ -369,7 +369,7 @@ KERNEL(THREADS, 4) place_slots(assignment a)
     number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.of, place_row);
 }
 
-static constexpr int RUNGS = LADDER_RUNGS - 1;
+static constexpr int BUCKETS = CAPACITY_BUCKETS - 1;
 
 /* Counts the assignments of each kind, by the warps of one block: counted[warp, kind]. */
 DEVICE void count_kinds(int32_t *counted, const int32_t *experts, int64_t assignments, const kinds &of)
@@ -388,7 +388,7 @@ DEVICE void count_kinds(int32_t *counted, const int32_t *experts, int64_t assign
 
 /* One block counts the assignments to this rank's experts, or of each kind; counts are exact in any order. */
 KERNEL(THREADS, 1)
-count_overflow(float *over, const int32_t *experts, int64_t assignments, op_ladder as, kinds of, bool add)
+count_overflow(float *over, const int32_t *experts, int64_t assignments, op_capacity as, kinds of, bool add)
 {
     SHARED(int32_t, counted, WARPS * ROUTING_EXPERTS);
     bool slots = of.experts > 0;
@@ -402,17 +402,17 @@ count_overflow(float *over, const int32_t *experts, int64_t assignments, op_ladd
         count_kinds(counted, experts, assignments, of);
     if (me != 0)
         return;
-    float more[RUNGS + 1] = {};
+    float more[BUCKETS + 1] = {};
     for (int kind = 0; kind < (slots ? of.local : 1); kind++) {
         int64_t rows = 0;
         for (int i = 0; i < parts; i++)
             rows += counted[i * apart + kind];
-        for (int i = 0; i < RUNGS; i++)
+        for (int i = 0; i < BUCKETS; i++)
             more[i] += rows > as.room[i] ? (float)(rows - as.room[i]) : 0.0f;
-        bool lacks = as.rung < RUNGS && rows > as.room[as.rung];
-        more[RUNGS] = lacks ? INFINITY : more[RUNGS];
+        bool lacks = as.bucket < BUCKETS && rows > as.room[as.bucket];
+        more[BUCKETS] = lacks ? INFINITY : more[BUCKETS];
     }
-    for (int i = 0; i <= RUNGS; i++)
+    for (int i = 0; i <= BUCKETS; i++)
         over[i] = (add ? over[i] : 0.0f) + more[i];
 }
 
@@ -593,11 +593,11 @@ void cuda_assign(const op *o, const run_context *r)
 /* Gives a slot of rows to each of the ranks that divide all experts. */
 CUDA_OP(slots, number(o, r, {0, o->at.routing.slots, o->at.routing.experts}, o->out[1], o->out[2], place_slots))
 
-/* Adds the overflow of each capacity bucket to over [rungs + 1]; the last element becomes infinite if the program's
+/* Adds the overflow of each capacity bucket to over [buckets + 1]; the last element becomes infinite if the program's
  * bucket overflows. */
 void cuda_overflow(const op *o, const run_context *r)
 {
-    const op_ladder &as = o->at.ladder;
+    const op_capacity &as = o->at.capacity;
     kinds of = as.slots > 0 ? kinds{0, as.slots, as.experts} : kinds{(int32_t)o->at.first, as.local, 0};
     cuda_launched(o, launch(count_overflow, 1, THREADS, 0, r->stream, data<float>(o->out[0], r),
                             whole<const int32_t>(o, o->in[0], r), tensor_elements(o->in[0]), as, of,

@@ -142,9 +142,9 @@ void infer_slots(op *o)
 
 GRADIENTLESS(slots, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
 
-void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first)
+void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_capacity *as, int64_t first)
 {
-    op like = {.kind = OP_overflow, .in = {experts}, .out = {over}, .at = {.first = first, .ladder = *as}};
+    op like = {.kind = OP_overflow, .in = {experts}, .out = {over}, .at = {.first = first, .capacity = *as}};
     like.at.accumulate = OP_ADDS;
     recorder_record(r, name, &like, 0, NULL);
 }
@@ -152,9 +152,10 @@ void record_overflow(recorder *r, const char *name, tensor *over, tensor *expert
 void infer_overflow(op *o)
 {
     OPERANDS_CHECK(is_choice(o->in[0], o->in[0]->shape[0]), "experts int32[t, k], k at most 32");
-    OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, LADDER_RUNGS), "over fp32[rungs]");
-    OPERANDS_CHECK(o->at.ladder.rung >= 0 && o->at.ladder.rung < LADDER_RUNGS, "a rung");
-    OPERANDS_CHECK(o->at.ladder.slots >= 0 && o->at.ladder.slots <= o->at.ladder.experts, "an expert for each slot");
+    OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, CAPACITY_BUCKETS), "over fp32[buckets]");
+    OPERANDS_CHECK(o->at.capacity.bucket >= 0 && o->at.capacity.bucket < CAPACITY_BUCKETS, "a capacity bucket");
+    OPERANDS_CHECK(o->at.capacity.slots >= 0 && o->at.capacity.slots <= o->at.capacity.experts,
+                   "an expert for each slot");
     operands_place(o, "r>p 0>r s>r"); /* a share of the sum, by whichever axes its tokens are divided */
 }
 

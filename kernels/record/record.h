@@ -92,8 +92,9 @@ typedef struct record_slots_out {
  * from as->skip on. */
 void record_slots(recorder *r, const char *name, const record_slots_out *out, tensor *experts, int64_t rows,
                   const op_routing *as);
-/* Counts rows beyond each rung's capacity, and adds the numbers to `over`. */
-void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first);
+/* Counts rows beyond each bucket's capacity, and adds the numbers to `over`. */
+void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_capacity *as,
+                     int64_t first);
 /* Copies tokens of x[t, h] to their places among `rows` in `slots` slots (0: none): rows[rows, h], 0 elsewhere. */
 tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows,
                         int slots);

@@ -100,15 +100,16 @@ typedef struct op_routing {
     uint8_t renormalise; /* weights are divided by their sum */
 } op_routing;
 
-enum { LADDER_RUNGS = 3 }; /* the most training programs that differ in their row capacity for experts */
+enum { CAPACITY_BUCKETS = 3 }; /* the most training programs that differ in their row capacity for experts */
 
-/* Row capacity of the ranks that divide experts: a ladder of capacity buckets, called rungs. */
-typedef struct op_ladder {
-    int64_t room[LADDER_RUNGS - 1]; /* rows per layer and micro-batch on each rung but the last, which has enough */
-    int32_t rung;                   /* the program's bucket */
+/* Row capacity of the ranks that divide experts: a capacity of capacity buckets, called buckets. */
+typedef struct op_capacity {
+    int64_t
+        room[CAPACITY_BUCKETS - 1]; /* rows per layer and micro-batch on each bucket but the last, which has enough */
+    int32_t bucket;                 /* the program's bucket */
     int32_t local;                  /* experts of this rank, from attributes.first on; or */
     int32_t slots, experts;         /* ranks that divide `experts`, each with that capacity; 0: none */
-} op_ladder;
+} op_capacity;
 
 /* Losses of a router's logits for its load (ops expert_load, balance and their like). */
 typedef struct op_balance {
@@ -173,8 +174,8 @@ typedef struct op_attributes {
         op_dropout dropout;
         op_vocabulary vocabulary; /* embed, cross_entropy and their like */
         op_compression compression;
-        op_routing routing; /* route, route_grad, assign, slots, dispatch, combine */
-        op_ladder ladder;   /* overflow */
+        op_routing routing;   /* route, route_grad, assign, slots, dispatch, combine */
+        op_capacity capacity; /* overflow */
         op_balance balance;
         op_qk_clip qk;
     };

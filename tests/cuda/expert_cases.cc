@@ -323,14 +323,14 @@ void slots()
 void overflow_of_slots()
 {
     for (const slot_case &c : slot_cases)
-        for (int rung = 0; rung < 3; rung++)
+        for (int bucket = 0; bucket < 3; bucket++)
             for (bool add : {false, true}) {
                 vector<double> chosen = experts_of(c.of), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
                 array experts(INT32, chosen), over(DTYPE_FP32, vector<double>{2, 3, 0});
                 call k({all_of(experts)}, {all_of(over)});
-                k.o.at.ladder = {{c.each / 3, c.each}, rung, 0, c.ranks, c.of.experts};
+                k.o.at.capacity = {{c.each / 3, c.each}, bucket, 0, c.ranks, c.of.experts};
                 k.o.at.accumulate = add;
-                const int64_t *room = k.o.at.ladder.room;
+                const int64_t *room = k.o.at.capacity.room;
                 vector<int64_t> rows((size_t)c.ranks);
                 for (double e : chosen) {
                     int rank, id;
@@ -340,7 +340,7 @@ void overflow_of_slots()
                 for (int64_t of : rows)
                     for (int i = 0; i < 2; i++) {
                         want[(size_t)i] += (double)std::max((int64_t)0, of - room[i]);
-                        want[2] = i == rung && of > room[i] ? INFINITY : want[2];
+                        want[2] = i == bucket && of > room[i] ? INFINITY : want[2];
                     }
                 RUN(overflow, k);
                 check("over", over.get() == want);
@@ -350,20 +350,20 @@ void overflow_of_slots()
 void overflow()
 {
     for (const pass &p : passes)
-        for (int rung = 0; rung < 3; rung++)
+        for (int bucket = 0; bucket < 3; bucket++)
             for (bool add : {false, true}) {
                 vector<double> chosen = experts_of(p), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
                 array experts(INT32, chosen), over(DTYPE_FP32, vector<double>{2, 3, 0});
                 call k({all_of(experts)}, {all_of(over)});
                 k.o.at.first = p.first;
-                k.o.at.ladder = {{p.rows / 3, p.rows}, rung, p.local, 0, 0};
+                k.o.at.capacity = {{p.rows / 3, p.rows}, bucket, p.local, 0, 0};
                 k.o.at.accumulate = add;
-                const int64_t *room = k.o.at.ladder.room;
+                const int64_t *room = k.o.at.capacity.room;
                 auto rows = std::count_if(chosen.begin(), chosen.end(),
                                           [&](double e) { return e >= p.first && e < p.first + p.local; });
                 for (int i = 0; i < 2; i++) {
                     want[(size_t)i] += (double)std::max((int64_t)0, (int64_t)rows - room[i]);
-                    if (i == rung && rows > room[i])
+                    if (i == bucket && rows > room[i])
                         want[2] = INFINITY;
                 }
                 RUN(overflow, k);

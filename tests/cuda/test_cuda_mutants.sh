@@ -174,7 +174,7 @@ plain|experts.cu|experts.cu|experts/assign|s,^        before += all;,,|chunks be
 plain|experts.cu|experts.cu|experts/assign|s,^        before += sum;,,|experts beyond the first 32 begin too early
 race|experts.cu|experts.cu|experts/overflow|/counted\[me\] = own;/{n;s,block_barrier();,,}|what is over is added before all have counted
 plain|experts.cu|experts.cu|experts/overflow|s,(float)(rows - as.room\[i\]),(float)rows,|all rows are over
-plain|experts.cu|experts.cu|experts/overflow|s,as.rung < RUNGS \&\& rows > as.room,as.rung < RUNGS \&\& rows >= as.room,|a rung that is full lacks room
+plain|experts.cu|experts.cu|experts/overflow|s,as.bucket < BUCKETS \&\& rows > as.room,as.bucket < BUCKETS \&\& rows >= as.room,|a bucket that is full lacks room
 plain|experts.cu|experts.cu|experts/assign|s,int64_t row = number - a.skip,int64_t row = number,|a later pass places the rows of the first
 race|experts.cu|experts.cu|experts/slots_overflow|/counted\[i\] = 0;/{n;s,block_barrier();,,}|slots are counted before all counts are zero
 plain|experts.cu|experts.cu|experts/slots_overflow|s,first += WARPS \* CHUNK,first += 2 * WARPS * CHUNK,|half of what goes to slots is not counted

@@ -349,7 +349,7 @@ static const layouts_row rows[] = {
     {"experts",    1, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, EXPERT("2"), 0},
     {"experts",    1, 1, 1, 2, 2, 0,           0, 3, EXPERT("2") " " EACH, 0},
     {"experts",    1, 2, 1, 3, 1, 0,           0, 1, EXPERT("6"), 0},
-    /* little room, so that steps are played again on both higher rungs */
+    /* little room, so that steps are played again on both higher buckets */
     {"mixtral",    1, 1, 1, 2, 2, 0,           0, 1, EXPERT("2") " " ROOM("0.3", "0"), 0},
     {"mixtral",    2, 1, 1, 3, 2, 0,           0, 3, EXPERT("6") " " ROOM("0.5", "1") " " EACH, 0},
     {"mixtral",    1, 1, 2, 2, 2, ZERO_BUBBLE, 0, 1, EXPERT("2") " " ROOM("0.9", "1"), 0},
@@ -502,7 +502,7 @@ static const layouts_row rows[] = {
     {"experts",    1, 1, 1, 4, 1, 0,           0, 1, SLOTS("4"), 0},
     {"experts",    1, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, SLOTS("2"), 0},
     {"experts",    1, 2, 1, 3, 1, 0,           0, 1, SLOTS("6"), 0},
-    /* and little room in them, so that steps are played again on both higher rungs */
+    /* and little room in them, so that steps are played again on both higher buckets */
     {"mixtral",    1, 1, 1, 2, 2, 0,           0, 1, SLOTS("2") " " ROOM("0.3", "0"), 0},
     {"mixtral",    2, 1, 1, 3, 2, 0,           0, 3, SLOTS("6") " " ROOM("0.5", "1") " " EACH, 0},
     {"mixtral",    1, 2, 2, 1, 2, INTERLEAVED, 2, 1, SLOTS("2") " " ROOM("0.4", "2") " " FULL, 0},

@@ -77,17 +77,17 @@ static void add_traffic(plans_verdict *v, planned_traffic *t, const program *p, 
     }
 }
 
-/* `plays`: of each rung, where there are several. */
+/* `plays`: of each bucket, where there are several. */
 static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, const json_t *plays, int rank,
                        int steps)
 {
     planned_traffic t = {0};
-    int rungs = compile_rungs(&c->options);
-    if ((int)json_array_size(plays) != (rungs > 1 ? rungs : 0))
-        blame(v, "the summary has plays of %d rungs, and there are %d", (int)json_array_size(plays), rungs);
-    for (int rung = 0; rung < rungs; rung++)
-        add_traffic(v, &t, &compile_program_of(c, c->options.microbatches, rung)->list,
-                    rungs > 1 ? json_integer_value(json_array_get(plays, (size_t)rung)) : steps);
+    int buckets = compile_buckets(&c->options);
+    if ((int)json_array_size(plays) != (buckets > 1 ? buckets : 0))
+        blame(v, "the summary has plays of %d rungs, and there are %d", (int)json_array_size(plays), buckets);
+    for (int bucket = 0; bucket < buckets; bucket++)
+        add_traffic(v, &t, &compile_program_of(c, c->options.microbatches, bucket)->list,
+                    buckets > 1 ? json_integer_value(json_array_get(plays, (size_t)bucket)) : steps);
     check_traffic(v, said, "bytes_sent", t.sent, rank);
     check_traffic(v, said, "messages_sent", t.messages, rank);
     int64_t arena = integer(said, "arena_bytes"), used = integer(said, "arena_used_bytes");

@@ -92,7 +92,7 @@ static int times(const op *o)
         return o->kind == OP_sum_squares ? 2 : 1;
     if (is("experts-not-in-norm"))
         return !(o->kind == OP_sum_squares && strstr(tensor_root(o->in[0])->name, "experts/down"));
-    if (is("tokens-combined-twice")) /* those of waves behind the first */
+    if (is("tokens-combined-twice")) /* those of passes behind the first */
         return o->kind == OP_combine && o->phase == PHASE_FORWARD && o->in[4] ? 2 : 1;
     if (is("counts-of-one-micro-batch"))
         return !(o->kind == OP_expert_count && o->microbatch > 0);

@@ -1,4 +1,4 @@
-/* Experts that ranks divide: no token is dropped. A step that lacks room is played again on a higher rung and is then
+/* Experts that ranks divide: no token is dropped. A step that lacks room is played again on a higher bucket and is then
  * the step that a run with room makes; what is stopped or killed among such steps goes on, bit for bit. */
 #include <math.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ static int write_config(void **state)
     return 0;
 }
 
-/* How often the steps of a run were played on each rung, and in all again, by metrics.jsonl. */
+/* How often the steps of a run were played on each bucket, and in all again, by metrics.jsonl. */
 typedef struct climbs {
     int64_t replays, highest;
 } climbs;
@@ -54,9 +54,9 @@ static climbs read_climbs(const char *top, const char *run)
     assert_non_null(in);
     while (fgets(line, sizeof line, in)) {
         json_t *entry = json_loads(line, 0, NULL);
-        int64_t rung = json_integer_value(json_object_get(entry, "rung"));
+        int64_t bucket = json_integer_value(json_object_get(entry, "rung"));
         c.replays += json_integer_value(json_object_get(entry, "replays"));
-        c.highest = rung > c.highest ? rung : c.highest;
+        c.highest = bucket > c.highest ? bucket : c.highest;
         json_decref(entry);
     }
     fclose(in);
@@ -107,7 +107,7 @@ TEST(a_step_without_room_is_the_step_that_has_it)
     assert_climbed(top, "slots");
 }
 
-/* Each token of a step counts once, of whichever rung the step was played on last, and once more of none. */
+/* Each token of a step counts once, of whichever bucket the step was played on last, and once more of none. */
 TEST(every_step_counts_each_token_once)
 {
     const char *top = *state;
@@ -168,7 +168,7 @@ static void assert_same(const char *top, const char *run, const char *other)
     free(y);
 }
 
-/* The rung is in the checkpoint: otherwise the second part would begin below, and round otherwise. */
+/* The bucket is in the checkpoint: otherwise the second part would begin below, and round otherwise. */
 TEST(a_stopped_run_goes_on_bit_for_bit)
 {
     const char *top = *state;
@@ -298,8 +298,8 @@ static runs_metrics train_routed(const char *top, const char *name, const char *
 #define ROOMY "parallel.expert=2 model.expert_capacity=1.25 model.expert_spill=0"
 #define AMPLE "parallel.expert=2 model.expert_capacity=4"
 
-/* Whatever routers do, nothing is dropped: losses are those of one rank, on the first rung and on the last, whose runs
- * use the memory and send the bytes that were planned. */
+/* Whatever routers do, nothing is dropped: losses are those of one rank, on the first bucket and on the last, whose
+ * runs use the memory and send the bytes that were planned. */
 TEST(the_worst_routing_trains_what_one_rank_does)
 {
     static const struct {
@@ -376,7 +376,7 @@ static bool reaches(launch *l, int step)
     return there;
 }
 
-/* Steps 3 and 22 are played again, and between them the run goes down to the first rung: the kills are before, within
+/* Steps 3 and 22 are played again, and between them the run goes down to the first bucket: the kills are before, within
  * and behind both, as far as it does not end before. */
 TEST(killed_runs_go_on_bit_for_bit)
 {

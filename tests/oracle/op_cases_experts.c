@@ -158,21 +158,21 @@ CASES(slots)
     return true;
 }
 
-/* Room for all rows, for some, for none; on each rung; of one rank, or of each of five. */
+/* Room for all rows, for some, for none; on each bucket; of one rank, or of each of five. */
 CASES(overflow)
 {
     pass p;
     int slots = 5 * op_case_option(&variant, 2);
     c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
-    int rung = op_case_option(&variant, LADDER_RUNGS);
+    int bucket = op_case_option(&variant, CAPACITY_BUCKETS);
     if (!pass_shape(&p, c, variant))
         return false;
-    const op_routing as = c->o.at.routing; /* give_experts() reads it, and of a ladder nothing */
+    const op_routing as = c->o.at.routing; /* give_experts() reads it, and of a capacity nothing */
     int64_t rows = c->o.at.rows;
     op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_any_experts}, p.tokens, p.active);
-    c->o.at.ladder =
-        (op_ladder){.room = {rows / 3, rows}, .rung = rung, .local = as.local, .slots = slots, .experts = 97};
-    op_case_update(c, 0, DTYPE_FP32, (fill){.kind = FILL_INTEGERS, .b = 1000}, LADDER_RUNGS, 0, c->o.at.accumulate);
+    c->o.at.capacity =
+        (op_capacity){.room = {rows / 3, rows}, .bucket = bucket, .local = as.local, .slots = slots, .experts = 97};
+    op_case_update(c, 0, DTYPE_FP32, (fill){.kind = FILL_INTEGERS, .b = 1000}, CAPACITY_BUCKETS, 0, c->o.at.accumulate);
     op_case_infer(c, 0);
     c->exact = c->one_type = true;
     return true;

@@ -159,20 +159,20 @@ static int64_t chosen_of(const op *o, const run_context *r, int64_t first, int64
     return rows;
 }
 
-static void add_over(double *over, const op_ladder *as, int64_t rows)
+static void add_over(double *over, const op_capacity *as, int64_t rows)
 {
-    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+    for (int i = 0; i < CAPACITY_BUCKETS - 1; i++)
         if (rows > as->room[i]) {
             over[i] += (double)(rows - as->room[i]);
-            over[LADDER_RUNGS - 1] = as->rung == i ? INFINITY : over[LADDER_RUNGS - 1];
+            over[CAPACITY_BUCKETS - 1] = as->bucket == i ? INFINITY : over[CAPACITY_BUCKETS - 1];
         }
 }
 
 void reference_overflow(const op *o, const run_context *r)
 {
     double *over = reference_row(o->out[0], r, 0);
-    const op_ladder *as = &o->at.ladder;
-    for (int i = 0; i < LADDER_RUNGS; i++)
+    const op_capacity *as = &o->at.capacity;
+    for (int i = 0; i < CAPACITY_BUCKETS; i++)
         over[i] = o->at.accumulate ? over[i] : 0;
     int64_t first = o->at.first, local = as->local;
     for (int d = 0; d < (as->slots ? as->slots : 1); d++) {

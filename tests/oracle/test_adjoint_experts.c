@@ -62,7 +62,7 @@ static void experts_of_two_passes(adjoint_rank *a, const void *options)
     a->output = sum;
 }
 
-/* As above, between ranks that divide the experts: two waves of slots. */
+/* As above, between ranks that divide the experts: two passes of slots. */
 static void experts_in_slots(adjoint_rank *a, const void *options)
 {
     enum { EACH = 7, BEHIND = 3 };

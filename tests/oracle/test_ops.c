@@ -400,7 +400,7 @@ static void slots_in_one(const op *o, const run_context *r)
 static void rooms_in_one(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.ladder.slots = 0;
+    wrong.at.capacity.slots = 0;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -439,15 +439,15 @@ static void assignment_forgotten(const op *o, const run_context *r)
 static void a_row_less_room(const op *o, const run_context *r)
 {
     op wrong = *o;
-    for (int i = 0; i < LADDER_RUNGS - 1; i++)
-        wrong.at.ladder.room[i]--;
+    for (int i = 0; i < CAPACITY_BUCKETS - 1; i++)
+        wrong.at.capacity.room[i]--;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
 static void the_next_rungs_room(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.ladder.rung++;
+    wrong.at.capacity.bucket++;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 

@@ -131,9 +131,9 @@ TEST(assignments_go_to_the_slots_of_their_ranks)
     static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
     static const int32_t want[2][SENT * EACH + 4 + 3] = {{2, 0, 1, 3, -1, -1, 0, 0, 0, 0, 0, 2, 4},
                                                          {-1, -1, -1, -1, 0, 2, 1, -1, 0, -1, 0, 1, 3}};
-    for (int wave = 0; wave < 2; wave++) {
+    for (int pass = 0; pass < 2; pass++) {
         bench b = {.o = {.kind = OP_slots, .at.rows = 4}};
-        b.o.at.routing = (op_routing){.experts = 3, .slots = 2, .skip = 2 * wave};
+        b.o.at.routing = (op_routing){.experts = 3, .slots = 2, .skip = 2 * pass};
         b.o.in[0] = bench_operand(&b, DTYPE_INT32, SENT, EACH);
         b.o.out[0] = bench_operand(&b, DTYPE_INT32, SENT, EACH);
         b.o.out[1] = bench_operand(&b, DTYPE_INT32, 4, 1);
@@ -141,31 +141,31 @@ TEST(assignments_go_to_the_slots_of_their_ranks)
         bench_start(&b);
         memcpy(reference_program_bytes(b.p, b.o.in[0]), experts, sizeof experts);
         bench_run(&b);
-        assert_memory_equal(reference_program_bytes(b.p, b.o.out[0]), want[wave], sizeof experts);
-        assert_memory_equal(reference_program_bytes(b.p, b.o.out[1]), want[wave] + SENT * EACH, 4 * sizeof(int32_t));
-        assert_memory_equal(reference_program_bytes(b.p, b.o.out[2]), want[wave] + SENT * EACH + 4,
+        assert_memory_equal(reference_program_bytes(b.p, b.o.out[0]), want[pass], sizeof experts);
+        assert_memory_equal(reference_program_bytes(b.p, b.o.out[1]), want[pass] + SENT * EACH, 4 * sizeof(int32_t));
+        assert_memory_equal(reference_program_bytes(b.p, b.o.out[2]), want[pass] + SENT * EACH + 4,
                             3 * sizeof(int32_t));
         reference_program_close(b.p);
     }
 }
 
 /* Six assignments, four of them to experts 1 and 2: room for one, and for four. */
-TEST(rows_beyond_the_room_of_a_rung_are_counted)
+TEST(rows_beyond_a_bucket_are_counted)
 {
     static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
-    for (int rung = 0; rung < LADDER_RUNGS; rung++) {
+    for (int bucket = 0; bucket < CAPACITY_BUCKETS; bucket++) {
         bench b = {.o = {.kind = OP_overflow, .at = {.first = 1, .accumulate = OP_ADDS}}};
-        b.o.at.ladder = (op_ladder){.room = {1, 4}, .rung = rung, .local = 2};
+        b.o.at.capacity = (op_capacity){.room = {1, 4}, .bucket = bucket, .local = 2};
         b.o.in[0] = bench_operand(&b, DTYPE_INT32, SENT, EACH);
-        b.o.out[0] = bench_operand(&b, DTYPE_FP32, LADDER_RUNGS, 0);
+        b.o.out[0] = bench_operand(&b, DTYPE_FP32, CAPACITY_BUCKETS, 0);
         bench_start(&b);
         memcpy(reference_program_bytes(b.p, b.o.in[0]), experts, sizeof experts);
-        double over[LADDER_RUNGS] = {10, 0, 0};
+        double over[CAPACITY_BUCKETS] = {10, 0, 0};
         reference_program_set(b.p, b.o.out[0], over);
         bench_run(&b);
         reference_program_get(over, b.p, b.o.out[0]);
         assert_true(over[0] == 13 && over[1] == 0);
-        assert_true(over[2] == (rung == 0 ? INFINITY : 0));
+        assert_true(over[2] == (bucket == 0 ? INFINITY : 0));
         reference_program_close(b.p);
     }
 }

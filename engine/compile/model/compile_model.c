@@ -194,11 +194,11 @@ const compiled_program *compile_program_at(const compiled *c, int i)
                             : &c->higher[(i - COMPILE_RAMP) / COMPILE_HIGHER][(i - COMPILE_RAMP) % COMPILE_HIGHER];
 }
 
-const compiled_program *compile_program_of(const compiled *c, int microbatches, int rung)
+const compiled_program *compile_program_of(const compiled *c, int microbatches, int bucket)
 {
     for (int i = 0; i <= COMPILE_RAMP; i++)
         if ((i == 0 ? c->options.microbatches : c->options.ramp[i - 1]) == microbatches)
-            return rung > 0 ? &c->higher[i][rung - 1] : i == 0 ? &c->training : &c->ramp[i - 1];
+            return bucket > 0 ? &c->higher[i][bucket - 1] : i == 0 ? &c->training : &c->ramp[i - 1];
     MUST(0, "no training program of %d micro-batches", microbatches);
 }
 

@@ -19,7 +19,7 @@ void compile_program_free(compiled_program *p);
 enum { COMPILE_PROGRAMS = 4 + COMPILE_RAMP + (1 + COMPILE_RAMP) * COMPILE_HIGHER };
 const compiled_program *compile_program_at(const compiled *c, int i);
 /* The training program of `microbatches` micro-batches, options.microbatches or one of options.ramp, in a bucket. */
-const compiled_program *compile_program_of(const compiled *c, int microbatches, int rung);
+const compiled_program *compile_program_of(const compiled *c, int microbatches, int bucket);
 
 /* The schedule over the layout's stages; SCHEDULE_AUTO: it is found (compile_find()). */
 schedule_kind compile_schedule_kind(const compile_options *o);

@@ -12,9 +12,9 @@
 #include "parallel/comm/grid.h"
 #include "parallel/schedule/schedule.h"
 
-enum { COMPILE_ALIGNMENT = 256 };           /* bytes, of every tensor with storage */
-enum { COMPILE_RAMP = 29 };                 /* the most training programs with fewer micro-batches */
-enum { COMPILE_HIGHER = LADDER_RUNGS - 1 }; /* the most training programs with room for more rows of experts */
+enum { COMPILE_ALIGNMENT = 256 };               /* bytes, of every tensor with storage */
+enum { COMPILE_RAMP = 29 };                     /* the most training programs with fewer micro-batches */
+enum { COMPILE_HIGHER = CAPACITY_BUCKETS - 1 }; /* the most training programs with room for more rows of experts */
 
 /* Which transfers overlap which ops: see order.h. */
 typedef enum compile_order {
@@ -29,7 +29,7 @@ typedef enum compile_order {
     ORDER_COUNT,
 } compile_order;
 
-/* Programs of capacity buckets above the first (layers/ladder.h). A search only needs their bytes: its programs have
+/* Programs of capacity buckets above the first (layers/capacity.h). A search only needs their bytes: its programs have
  * just the few micro-batches that reach the peak of all. */
 typedef enum compile_higher { HIGHER_WHOLE, HIGHER_SHORT, HIGHER_NONE } compile_higher;
 
@@ -128,7 +128,8 @@ typedef struct compiled {
     /* compile(): */
     schedule *found; /* made by compile(), or NULL */
     compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
-    /* Capacity buckets above the first (layers/ladder.h) of training, then of each of the ramp; empty past the last. */
+    /* Capacity buckets above the first (layers/capacity.h) of training, then of each of the ramp; empty past the
+     * last. */
     compiled_program higher[1 + COMPILE_RAMP][COMPILE_HIGHER];
     compiled_program gathers; /* gathers updated weights for readers outside a step; empty: they are whole */
     int64_t arena_bytes;

@@ -369,7 +369,7 @@ static void describe_values(compiled *c)
         .compute = compute,
         .logits = {o->decode_samples,
                    decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR], c->around.group[AXIS_GRADIENT].ranks)},
-        .over = o->train && (compile_rungs(o) > 1 || compile_room(o) > 0) ? LADDER_RUNGS : 0,
+        .over = o->train && (compile_buckets(o) > 1 || compile_room(o) > 0) ? CAPACITY_BUCKETS : 0,
         .routers = LOSS && o->shape.experts > 0,
         .mtp = MTP,
         .choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0,

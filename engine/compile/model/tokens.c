@@ -141,46 +141,46 @@ int64_t loss_chunk_by_price(const compile_options *o)
     return tokens;
 }
 
-/* ---- the ladder ---- */
+/* ---- the capacity ---- */
 
-ladder_shape rungs_ladder(const compile_options *o)
+capacity_shape buckets_capacity(const compile_options *o)
 {
-    ladder_shape s = decoder_ladder(&o->shape);
+    capacity_shape s = decoder_capacity(&o->shape);
     s.ranks = o->layout.expert > 1 ? o->layout.expert : 1;
     s.tokens = tokens_count(o).between * (o->transfers.slots ? 1 : s.ranks);
-    return o->shape.experts > 0 ? s : (ladder_shape){0};
+    return o->shape.experts > 0 ? s : (capacity_shape){0};
 }
 
-int compile_rungs(const compile_options *o)
+int compile_buckets(const compile_options *o)
 {
-    ladder_shape s = rungs_ladder(o);
-    return s.experts > 0 ? ladder_rungs(&s) : 1;
+    capacity_shape s = buckets_capacity(o);
+    return s.experts > 0 ? capacity_buckets(&s) : 1;
 }
 
-int rung_needed(const float over[LADDER_RUNGS], int rungs)
+int bucket_needed(const float over[CAPACITY_BUCKETS], int buckets)
 {
     int i = 0;
-    while (i < rungs - 1 && over[i] > 0)
+    while (i < buckets - 1 && over[i] > 0)
         i++;
     return i;
 }
 
-void rung_after(rung_state *s, int needed)
+void bucket_after(bucket_state *s, int needed)
 {
     if (needed >= s->at) {
-        *s = (rung_state){.at = needed};
+        *s = (bucket_state){.at = needed};
         return;
     }
     s->most = needed > s->most ? needed : s->most;
-    if (++s->quiet == RUNG_QUIET)
-        *s = (rung_state){.at = s->most};
+    if (++s->quiet == BUCKET_QUIET)
+        *s = (bucket_state){.at = s->most};
 }
 
 int64_t compile_room(const compile_options *o)
 {
     if (!o->shape.expert_drop || o->shape.experts == 0)
         return 0;
-    const ladder_shape s = rungs_ladder(o);
-    const ladder_waves w = ladder_waves_of(&s, 0);
-    return ladder_room(&w) * (o->transfers.slots ? s.ranks : 1);
+    const capacity_shape s = buckets_capacity(o);
+    const capacity_passes w = capacity_passes_of(&s, 0);
+    return capacity_rows(&w) * (o->transfers.slots ? s.ranks : 1);
 }

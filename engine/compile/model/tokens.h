@@ -34,30 +34,30 @@ double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops
 /* Bytes of a chunk's logits on each rank. */
 int64_t loss_chunk_bytes(const compile_options *o, int64_t tokens);
 
-/* Capacity buckets of a model's training programs (layers/ladder.h), called rungs here: their number, and the bucket of
- * the next step, a function of earlier steps' needs, the same on all ranks and after a resume. */
+/* Capacity buckets of a model's training programs (layers/capacity.h), called buckets here: their number, and the
+ * bucket of the next step, a function of earlier steps' needs, the same on all ranks and after a resume. */
 
 /* The buckets of these options; all 0 for a model without experts. */
-ladder_shape rungs_ladder(const compile_options *o);
+capacity_shape buckets_capacity(const compile_options *o);
 /* Number of buckets: 1 unless ranks divide experts. */
-int compile_rungs(const compile_options *o);
+int compile_buckets(const compile_options *o);
 /* Rows of a layer and micro-batch that a rank has room for where others are dropped; 0: no rows are dropped. */
 int64_t compile_room(const compile_options *o);
 
 /* State of the bucket choice. */
-typedef struct rung_state {
+typedef struct bucket_state {
     int64_t at;    /* bucket of the next step */
     int64_t quiet; /* consecutive steps that would have fit a lower bucket */
     int64_t most;  /* highest bucket that these steps needed */
-} rung_state;
+} bucket_state;
 
-/* Returns the lowest of `rungs` buckets that fits, by the program's counts in values.over. Above the program's own
+/* Returns the lowest of `buckets` buckets that fits, by the program's counts in values.over. Above the program's own
  * bucket this is a guess: past a layer that overflows, tokens choose other experts. */
-int rung_needed(const float over[LADDER_RUNGS], int rungs);
+int bucket_needed(const float over[CAPACITY_BUCKETS], int buckets);
 /* Updates the bucket for a step that needed `needed`, whichever it ran on: up at once; down to the need of the last
- * steps once RUNG_QUIET in a row needed less. */
-enum { RUNG_QUIET = 16 };
-void rung_after(rung_state *s, int needed);
+ * steps once BUCKET_QUIET in a row needed less. */
+enum { BUCKET_QUIET = 16 };
+void bucket_after(bucket_state *s, int needed);
 
 /* The target device of choices: recomputation within a budget, tokens per loss chunk. It is options.device, the same on
  * all ranks; else the backend's; else an H100. */

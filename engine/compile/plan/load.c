@@ -161,7 +161,7 @@ typedef struct ranks_load {
     double mean;             /* rows of a rank */
 } ranks_load;
 
-static void load_ranks(ranks_load *out, const load_law *law, int draw, int layer, const ladder_shape *s)
+static void load_ranks(ranks_load *out, const load_law *law, int draw, int layer, const capacity_shape *s)
 {
     const double *share = law->shares ? shares_at(law, draw, layer) : NULL;
     out->mean = (double)s->tokens * s->active / s->ranks;
@@ -231,7 +231,7 @@ static double mean_largest(const ranks_load *l)
     return sum / l->mean;
 }
 
-static void open_ranks(ranks_load *out, const ladder_shape *s)
+static void open_ranks(ranks_load *out, const capacity_shape *s)
 {
     *out = (ranks_load){.ranks = s->ranks};
     out->trials = must_calloc((unsigned long)s->ranks, sizeof *out->trials);
@@ -246,7 +246,7 @@ static void close_ranks(ranks_load *l)
 
 double load_slowest(const load_law *law, const compile_options *o)
 {
-    ladder_shape s = rungs_ladder(o);
+    capacity_shape s = buckets_capacity(o);
     RELEASED_BY(close_ranks) ranks_load l = {0};
     double sum = 0;
     if (s.experts == 0)
@@ -262,27 +262,27 @@ double load_slowest(const load_law *law, const compile_options *o)
     return sum;
 }
 
-/* ---- the ladder -------------------------------------------------------------------------------------------------- */
+/* ---- the capacity -------------------------------------------------------------------------------------------------- */
 
 /* Probability of each state of the bucket choice. */
-typedef struct ladder_chain {
-    double at[LADDER_RUNGS][RUNG_QUIET][LADDER_RUNGS]; /* rung, quiet, most */
-} ladder_chain;
+typedef struct capacity_chain {
+    double at[CAPACITY_BUCKETS][BUCKET_QUIET][CAPACITY_BUCKETS]; /* bucket, quiet, most */
+} capacity_chain;
 
 /* Adds a step's plays to `plays`; a share lacks[i] of steps has no room in bucket i. */
-static void play_step(ladder_chain *c, double plays[LADDER_RUNGS], const double lacks[LADDER_RUNGS])
+static void play_step(capacity_chain *c, double plays[CAPACITY_BUCKETS], const double lacks[CAPACITY_BUCKETS])
 {
-    ladder_chain next = {0};
-    for (int at = 0; at < LADDER_RUNGS; at++)
-        for (int quiet = 0; quiet < RUNG_QUIET; quiet++)
-            for (int most = 0; most < LADDER_RUNGS; most++) {
+    capacity_chain next = {0};
+    for (int at = 0; at < CAPACITY_BUCKETS; at++)
+        for (int quiet = 0; quiet < BUCKET_QUIET; quiet++)
+            for (int most = 0; most < CAPACITY_BUCKETS; most++) {
                 double here = c->at[at][quiet][most];
-                for (int needed = 0; needed < LADDER_RUNGS && here > 0; needed++) {
+                for (int needed = 0; needed < CAPACITY_BUCKETS && here > 0; needed++) {
                     double chance = here * ((needed ? lacks[needed - 1] : 1) - lacks[needed]);
-                    rung_state s = {at, quiet, most};
+                    bucket_state s = {at, quiet, most};
                     plays[at] += chance;
                     plays[needed] += needed > at ? chance : 0;
-                    rung_after(&s, needed);
+                    bucket_after(&s, needed);
                     next.at[s.at][s.quiet][s.most] += chance;
                 }
             }
@@ -290,11 +290,11 @@ static void play_step(ladder_chain *c, double plays[LADDER_RUNGS], const double 
 }
 
 /* Steps of a draw are played until the first ones do not matter; of a trace, those until its next record. */
-static void play_draw(load_outcome *out, ladder_chain *c, const load_law *law, int draw,
-                      const double lacks[LADDER_RUNGS])
+static void play_draw(load_outcome *out, capacity_chain *c, const load_law *law, int draw,
+                      const double lacks[CAPACITY_BUCKETS])
 {
     enum { WARM = 256, STEPS = 256 };
-    double plays[LADDER_RUNGS] = {0}, weight = 1.0 / law->draws;
+    double plays[CAPACITY_BUCKETS] = {0}, weight = 1.0 / law->draws;
     int64_t steps = STEPS;
     if (law->kind == LOAD_TRACE) {
         int64_t all = law->steps[law->draws - 1] - law->steps[0] + 1;
@@ -302,58 +302,58 @@ static void play_draw(load_outcome *out, ladder_chain *c, const load_law *law, i
         weight = (double)steps / (double)all;
         steps = steps < STEPS ? steps : STEPS;
     } else {
-        double ignored[LADDER_RUNGS] = {0};
-        *c = (ladder_chain){.at[0][0][0] = 1};
+        double ignored[CAPACITY_BUCKETS] = {0};
+        *c = (capacity_chain){.at[0][0][0] = 1};
         for (int i = 0; i < WARM; i++)
             play_step(c, ignored, lacks);
     }
     for (int64_t i = 0; i < steps; i++)
         play_step(c, plays, lacks);
-    for (int i = 0; i < LADDER_RUNGS; i++) {
+    for (int i = 0; i < CAPACITY_BUCKETS; i++) {
         out->plays[i] += weight * plays[i] / (double)steps;
         out->lacks[i] += weight * lacks[i];
     }
 }
 
 /* Adds one draw's shares of steps without room. `blocks`: how often per step each rank of a block has such rows. */
-static void expect_draw(load_outcome *out, double lacks[LADDER_RUNGS], ranks_load *l, const load_law *law, int draw,
-                        const ladder_shape *s, double blocks)
+static void expect_draw(load_outcome *out, double lacks[CAPACITY_BUCKETS], ranks_load *l, const load_law *law, int draw,
+                        const capacity_shape *s, double blocks)
 {
-    double holds[LADDER_RUNGS] = {0}; /* log of the chance that all have room */
+    double holds[CAPACITY_BUCKETS] = {0}; /* log of the chance that all have room */
     for (int i = 0; i < law->layers; i++) {
         load_ranks(l, law, draw, i, s);
         out->expert += l->expert / law->layers / law->draws;
         out->rank += l->rank / law->layers / law->draws;
         out->slowest += mean_largest(l) / law->layers / law->draws;
-        for (int rung = 0; rung + 1 < out->rungs; rung++) {
-            const ladder_waves w = ladder_waves_of(s, rung);
+        for (int bucket = 0; bucket + 1 < out->buckets; bucket++) {
+            const capacity_passes w = capacity_passes_of(s, bucket);
             for (int r = 0; r < s->ranks; r++)
-                holds[rung] += blocks * log1p(-binomial_above(l->trials[r], l->chance[r], (double)ladder_room(&w)));
+                holds[bucket] += blocks * log1p(-binomial_above(l->trials[r], l->chance[r], (double)capacity_rows(&w)));
         }
     }
-    for (int i = 0; i < LADDER_RUNGS; i++)
+    for (int i = 0; i < CAPACITY_BUCKETS; i++)
         lacks[i] = -expm1(holds[i]);
 }
 
 void load_expect(load_outcome *out, const load_law *law, const compile_options *o)
 {
-    ladder_shape s = rungs_ladder(o);
-    *out = (load_outcome){.rungs = compile_rungs(o), .plays[0] = s.experts == 0};
+    capacity_shape s = buckets_capacity(o);
+    *out = (load_outcome){.buckets = compile_buckets(o), .plays[0] = s.experts == 0};
     if (s.experts == 0)
         return;
     int stage = o->grid.ranks / o->grid.size[GRID_PIPELINE];
     double blocks =
         (double)stage / s.ranks * o->microbatches * (o->transfers.slots ? s.ranks : 1); /* each rank fills slots */
-    ladder_chain chain = {.at[0][0][0] = 1};
+    capacity_chain chain = {.at[0][0][0] = 1};
     RELEASED_BY(close_ranks) ranks_load l = {0};
     open_ranks(&l, &s);
     out->choices = (double)law->layers * blocks * s.ranks;
     for (int d = 0; d < law->draws; d++) {
-        double lacks[LADDER_RUNGS];
+        double lacks[CAPACITY_BUCKETS];
         expect_draw(out, lacks, &l, law, d, &s, blocks);
         play_draw(out, &chain, law, d, lacks);
     }
-    for (int i = 0; i < LADDER_RUNGS; i++)
+    for (int i = 0; i < CAPACITY_BUCKETS; i++)
         out->replays += out->plays[i];
     out->replays = out->replays > 1 ? out->replays - 1 : 0;
 }

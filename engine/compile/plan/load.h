@@ -1,5 +1,5 @@
 /* Expert load: how tokens choose experts in a plan, and the consequences: how many rows the slowest rank has, how often
- * a step overflows a capacity bucket (layers/ladder.h) and is played again.
+ * a step overflows a capacity bucket (layers/capacity.h) and is played again.
  *
  * A law gives each expert of each layer its share of the tokens' choices, in a few draws. Balanced: all the same.
  * Log-normal (DeepEP#393 reports that shape): the shares of a layer are exp(sigma z) over their sum, z from a standard
@@ -25,13 +25,13 @@ typedef struct load_law {
 } load_law;
 
 typedef struct load_outcome {
-    int rungs;
-    double expert, rank;        /* the largest share over the mean one, by expert and by rank: mean over layers */
-    double slowest;             /* rows of the slowest rank of a layer and micro-batch, over the mean: expected */
-    double lacks[LADDER_RUNGS]; /* share of steps that overflow a bucket; 0 for the last */
-    double plays[LADDER_RUNGS]; /* plays of a bucket's program per step: they sum to 1 plus the replays */
-    double replays;             /* per step */
-    double choices;             /* (layer, micro-batch, rank) triples per step, each of which must have room */
+    int buckets;
+    double expert, rank;            /* the largest share over the mean one, by expert and by rank: mean over layers */
+    double slowest;                 /* rows of the slowest rank of a layer and micro-batch, over the mean: expected */
+    double lacks[CAPACITY_BUCKETS]; /* share of steps that overflow a bucket; 0 for the last */
+    double plays[CAPACITY_BUCKETS]; /* plays of a bucket's program per step: they sum to 1 plus the replays */
+    double replays;                 /* per step */
+    double choices;                 /* (layer, micro-batch, rank) triples per step, each of which must have room */
 } load_outcome;
 
 /* Opens "balanced", "lognormal:SIGMA" or a file of loads (a run's loads.jsonl, a line each: {"step": n, "loads":

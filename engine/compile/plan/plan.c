@@ -37,11 +37,11 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .attention = workspace_taken(c)};
     if (c->decision)
         out->decision = must_strdup(c->decision);
-    int64_t widest_rung = c->training.transient_bytes;
-    for (int i = 0; i < LADDER_RUNGS - 1; i++)
-        if (c->higher[0][i].transient_bytes > widest_rung) {
-            widest_rung = c->higher[0][i].transient_bytes;
-            out->arena_rung = i + 1;
+    int64_t widest_bucket = c->training.transient_bytes;
+    for (int i = 0; i < CAPACITY_BUCKETS - 1; i++)
+        if (c->higher[0][i].transient_bytes > widest_bucket) {
+            widest_bucket = c->higher[0][i].transient_bytes;
+            out->arena_bucket = i + 1;
         }
     groups asked;
     groups_find(&asked, c);
@@ -105,7 +105,7 @@ static void add_loaded(plan *p, const compiled *c)
     if (p->profile.load <= 0)
         return;
     timing_add(&p->even, &c->options.grid, &c->training.list, c->training.requests);
-    for (int i = 0; i + 1 < compile_rungs(&c->options) && c->options.higher == HIGHER_WHOLE; i++)
+    for (int i = 0; i + 1 < compile_buckets(&c->options) && c->options.higher == HIGHER_WHOLE; i++)
         timing_add(&p->higher[i], &c->options.grid, &c->higher[0][i].list, c->higher[0][i].requests);
 }
 
@@ -200,14 +200,14 @@ static status measure_all(plan *p, bool every)
 
 static status time_loaded(plan *p)
 {
-    p->rung_seconds[0] = p->even_seconds = p->timing.seconds;
+    p->bucket_seconds[0] = p->even_seconds = p->timing.seconds;
     if (p->profile.load <= 0)
         return STATUS_OK;
     TRY(timing_run(&p->even));
     p->even_seconds = p->even.seconds;
-    for (int i = 0; i < LADDER_RUNGS - 1 && p->higher[i].ranks[0].ops; i++) {
+    for (int i = 0; i < CAPACITY_BUCKETS - 1 && p->higher[i].ranks[0].ops; i++) {
         TRY(timing_run(&p->higher[i]));
-        p->rung_seconds[i + 1] = p->higher[i].seconds;
+        p->bucket_seconds[i + 1] = p->higher[i].seconds;
     }
     return STATUS_OK;
 }
@@ -383,7 +383,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     out->even_prices = out->profile;
     out->even_prices.load = 0;
     timing_open(&out->even, &out->even_prices, stages);
-    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+    for (int i = 0; i < CAPACITY_BUCKETS - 1; i++)
         timing_open(&out->higher[i], &out->profile, stages);
     status s = measure_all(out, every);
     return s == STATUS_OK ? time_step(out) : s;
@@ -431,7 +431,7 @@ void plan_free(plan *p)
 {
     timing_free(&p->timing);
     timing_free(&p->even);
-    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+    for (int i = 0; i < CAPACITY_BUCKETS - 1; i++)
         timing_free(&p->higher[i]);
     simulate_free(&p->spans);
     if (p->schedule)

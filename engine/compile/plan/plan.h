@@ -37,7 +37,7 @@ typedef struct plan_rank {
     plan_update update;                             /* part of it: the optimizer's */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* per training step */
     int64_t windowed;                               /* part of sent[AXIS_CONTEXT]: layers that have a window */
-    int arena_rung;                                 /* capacity bucket that needs the whole arena */
+    int arena_bucket;                               /* capacity bucket that needs the whole arena */
     int in_flight;                                  /* micro-batches x chunks of activations held at its peak */
 } plan_rank;
 
@@ -65,10 +65,10 @@ typedef struct plan {
     double peak;      /* FLOP/s that products of its precision can reach: the base of the step's MFU */
     double step_seconds, mfu;
     /* Only with profile.load: the first bucket's program at balanced load, and the programs of the buckets above it;
-     * rung_seconds: all buckets, 0 without a program. */
-    timing even, higher[LADDER_RUNGS - 1];
+     * bucket_seconds: all buckets, 0 without a program. */
+    timing even, higher[CAPACITY_BUCKETS - 1];
     profile even_prices;
-    double even_seconds, rung_seconds[LADDER_RUNGS];
+    double even_seconds, bucket_seconds[CAPACITY_BUCKETS];
     plan_choice choices[PLAN_CHOICES];
     int choice_count;
 } plan;

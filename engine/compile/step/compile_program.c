@@ -227,7 +227,7 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
     r->split = what->split;
     r->recompute = what->recompute;
     r->drop = what->drop;
-    r->rung = what->rung;
+    r->bucket = what->bucket;
     r->whole = what->whole;
     int shared = what->chunk - c->model.chunk_count;
     if (shared >= 0)
@@ -637,7 +637,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                      .training = true,
                                      .split = schedule_splits(&s),
                                      .recompute = keep->how,
-                                     .rung = keep->rung,
+                                     .bucket = keep->bucket,
                                      .drop = keep->drop && i < o->layout.virtual_stages ? keep->drop[i] : NULL,
                                      .fuse = true,
                                      .whole = whole});
@@ -661,7 +661,8 @@ status compile_program_forward(compiled_program *out, const compiled *c)
     int bodies = unroll_bodies(c);
     recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
     for (int i = 0; i < bodies; i++)
-        unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .rung = LADDER_RUNGS - 1, .fuse = true});
+        unroll_record(&chunks[i], &out->pool, c,
+                      &(unroll_what){.chunk = i, .bucket = CAPACITY_BUCKETS - 1, .fuse = true});
     unroll_forward(out, c, chunks, 1);
     compile_order how = o->order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY;
     order_micro_batches(out, how);

@@ -12,7 +12,7 @@ typedef struct compile_keep {
     recompute how;
     uint8_t *const *drop;
     compile_order order; /* one for all ranks of a stage */
-    int rung;            /* index of a capacity bucket (layers/ladder.h) */
+    int bucket;          /* index of a capacity bucket (layers/capacity.h) */
     int64_t enough;      /* placing stops at this many transient bytes; 0: near the lower bound */
 } compile_keep;
 
@@ -47,7 +47,7 @@ typedef struct unroll_what {
     int chunk; /* or chunk_count + SCHEDULE_HEAD, SCHEDULE_EMBEDDING */
     bool training, split;
     recompute recompute;
-    int rung;             /* index of a capacity bucket (layers/ladder.h) */
+    int bucket;           /* index of a capacity bucket (layers/capacity.h) */
     const uint8_t *drop;  /* [forward op of the chunk], for RECOMPUTE_CHOSEN */
     bool fuse;            /* fuse ops (kernels/record/fuse.h): the last change of a body */
     tensor *const *whole; /* weights gathered before the bodies, by number (update_begin), or NULL */

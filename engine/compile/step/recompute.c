@@ -36,7 +36,7 @@ typedef struct entry {
 typedef struct search {
     const compiled *c;
     compile_order order;
-    int rung;
+    int bucket;
     bool entire;            /* place programs of all micro-batches, not of recompute_microbatches() */
     compiled_program begin; /* begins every tried program: the weights that bodies read */
     tensor *const *whole;
@@ -168,7 +168,7 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
     compile_keep keep = {.how = RECOMPUTE_CHOSEN,
                          .drop = d->drop,
                          .order = d->order,
-                         .rung = d->rung,
+                         .bucket = d->bucket,
                          .enough = o->budget - d->c->persistent_bytes};
     compiled_program tried;
     status s = compile_program_training(
@@ -396,9 +396,9 @@ static char *describe(const search *d, int count)
     return must_strdup(text);
 }
 
-static void open_search(search *d, const compiled *c, int rung)
+static void open_search(search *d, const compiled *c, int bucket)
 {
-    *d = (search){.c = c, .rung = rung};
+    *d = (search){.c = c, .bucket = bucket};
     d->drop = must_calloc((unsigned long)c->options.layout.virtual_stages, sizeof *d->drop);
     d->whole = update_begin(&d->begin, c);
     pool p = {0};
@@ -468,18 +468,18 @@ static status decide_all(int *count, search *d, bool draft)
     return held ? STATUS_OK : decide_both(count, d, true);
 }
 
-status recompute_decide(recompute_decision *out, const compiled *c, int rung, bool draft)
+status recompute_decide(recompute_decision *out, const compiled *c, int bucket, bool draft)
 {
-    *out = (recompute_decision){.keep = {.how = c->options.recompute, .rung = rung}};
+    *out = (recompute_decision){.keep = {.how = c->options.recompute, .bucket = bucket}};
     out->keep.order = c->options.order;
     if (!c->options.budget)
         return STATUS_OK;
     RELEASED_BY(compile_free) compiled largest = {0};
     RELEASED_BY(close_search) search d = {0}, own = {0};
     TRY(compile_model_largest(&largest, &c->options));
-    open_search(&d, &largest, rung);
+    open_search(&d, &largest, bucket);
     TRY(decide_all(&out->dropped, &d, draft));
-    open_search(&own, c, rung);
+    open_search(&own, c, bucket);
     /* Marks in `own` the ops named by the first `count` entries of `d`. Ranks of a stage record the same layers, but
      * not at the same indices: one may gather a bias that another does not have. */
     AUTO_FREE int *taken = must_calloc((unsigned long)d.class_count + 1, sizeof *taken);
@@ -492,7 +492,7 @@ status recompute_decide(recompute_decision *out, const compiled *c, int rung, bo
     out->words = describe(&d, out->dropped);
     out->drop = TAKE(own.drop);
     out->chunks = c->options.layout.virtual_stages;
-    out->keep = (compile_keep){.how = RECOMPUTE_CHOSEN, .drop = out->drop, .order = d.order, .rung = rung};
+    out->keep = (compile_keep){.how = RECOMPUTE_CHOSEN, .drop = out->drop, .order = d.order, .bucket = bucket};
     return STATUS_OK;
 }
 

@@ -13,9 +13,9 @@ typedef struct recompute_decision {
 
 /* Decides by options.recompute or, with options.budget, keeps as much as fits and recomputes the ops that cost the
  * least FLOPs per byte saved. A usage failure says by how much the budget is missed when not even recomputing
- * everything fits. `rung`: the program's capacity bucket (layers/ladder.h). `draft`: fitting a few micro-batches
+ * everything fits. `bucket`: the program's capacity bucket (layers/capacity.h). `draft`: fitting a few micro-batches
  * suffices, which can be a little too much for all. The decision must be freed either way. */
-status recompute_decide(recompute_decision *out, const compiled *c, int rung, bool draft);
+status recompute_decide(recompute_decision *out, const compiled *c, int bucket, bool draft);
 void recompute_decision_free(recompute_decision *d);
 /* Micro-batches that reach the same peak as all of them: several rounds through the pipeline. */
 int recompute_microbatches(const compile_options *o);

@@ -554,7 +554,7 @@ static void count_overflow(update *u)
     tensor *over = u->c->values.over;
     if (tensor_elements(over) == 0)
         return;
-    tensor *own = append_rows(u->out, over, LADDER_RUNGS - 1, 1);
+    tensor *own = append_rows(u->out, over, CAPACITY_BUCKETS - 1, 1);
     own->place = u->c->values.control->place; /* each rank counts its own */
     op add = {.kind = OP_sum_squares, .in = {own}, .out = {u->c->values.bins}};
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;

@@ -15,13 +15,13 @@ double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
     config_block_experts(&g, &o->layout);
     compile_options as = *o;
     as.transfers.slots = slots;
-    const ladder_shape s = rungs_ladder(&as);
-    const ladder_waves w = ladder_waves_of(&s, 0);
+    const capacity_shape s = buckets_capacity(&as);
+    const capacity_passes w = capacity_passes_of(&s, 0);
     double row = (double)o->shape.hidden_size * dtype_bytes(precision_compute(o->precision)), others = s.ranks - 1;
     if (slots)
         return KEPT * profile_collective(p, &g, AXIS_EXPERT, OP_all_to_all, others * (double)w.rows * row) +
                REMADE * w.count *
-                   profile_collective(p, &g, AXIS_EXPERT, OP_all_to_all, others * (double)w.behind * row);
+                   profile_collective(p, &g, AXIS_EXPERT, OP_all_to_all, others * (double)w.overflow * row);
     double tokens = (double)tokens_count(o).between;
     return (GATHERED + (w.count > 0)) * profile_collective(p, &g, AXIS_EXPERT, OP_all_gather, others * tokens * row);
 }

@@ -122,9 +122,9 @@ static const struct {
     {"schedule_updates", offsetof(training_position, schedule_updates), true},
     {"ramp_step", offsetof(training_position, ramp_step), true},
     {"moments", offsetof(training_position, moments), true},
-    {"rung", offsetof(training_position, rung.at), true},
-    {"rung_quiet", offsetof(training_position, rung.quiet), true},
-    {"rung_most", offsetof(training_position, rung.most), true},
+    {"rung", offsetof(training_position, bucket.at), true},
+    {"rung_quiet", offsetof(training_position, bucket.quiet), true},
+    {"rung_most", offsetof(training_position, bucket.most), true},
 };
 
 enum { COUNTS = sizeof counts / sizeof *counts };

@@ -42,7 +42,7 @@ typedef struct training_position {
     int64_t schedule_step, schedule_updates; /* steps and updates at the start of the learning rate's schedule */
     int64_t ramp_step;                       /* completed steps at the start of train.batch_ramp; at most stage_step */
     int64_t good_steps, skipped;             /* steps since the loss scale last changed; skipped steps in a row */
-    rung_state rung;                         /* capacity bucket of the experts' programs */
+    bucket_state bucket;                     /* capacity bucket of the experts' programs */
     double loss_scale;                       /* fp16's loss scale, else 1; 0 in a checkpoint of another precision */
     train_past past;
 } training_position;

@@ -48,7 +48,7 @@ typedef struct training_now {
     double attention_logit_max;        /* largest attention logit, if QK-clip tracks it */
     double mtp_loss;                   /* mean over its labels, excluding its coefficient; 0: none */
     double dropped_share;              /* share of expert assignments that were dropped */
-    int rung, replays;                 /* capacity bucket of the experts, and how often it was rerun */
+    int bucket, replays;               /* capacity bucket of the experts, and how often it was rerun */
 } training_now;
 
 /* Monitors of the run, and counts of undone steps. */
@@ -83,7 +83,7 @@ typedef struct training_counts {
     int64_t trained_steps;                      /* number of steps run */
     double stall_seconds;                       /* seconds that training waited for blocks of data */
     int64_t cache_misses, fetched_bytes;        /* blocks waited for on all ranks; bytes that all ranks fetched */
-    int64_t plays[LADDER_RUNGS];                /* runs of training programs per capacity bucket, reruns included */
+    int64_t plays[CAPACITY_BUCKETS];            /* runs of training programs per capacity bucket, reruns included */
 } training_counts;
 
 /* Counts of saves, for the report. */

@@ -290,9 +290,9 @@ status report_summary(const char *path, const report_summary_values *v)
     if (when)                                                                                                          \
         put_##kind(root, #name, v->name);
 #include "engine/train/report/summary.def"
-    if (v->rungs > 1) {
+    if (v->buckets > 1) {
         json_t *plays = json_array();
-        for (int i = 0; i < v->rungs; i++)
+        for (int i = 0; i < v->buckets; i++)
             json_array_append_new(plays, json_integer(v->plays[i]));
         json_object_set_new(root, "plays", plays);
     }

@@ -51,7 +51,7 @@ typedef struct report_step {
 #define METRIC(kind, name, ...) report_##kind name;
 #include "engine/train/report/metrics.def"
     const char *skipped; /* why the weights did not change; NULL: they were updated */
-    int rungs;           /* capacity buckets of training programs (layers/ladder.h) */
+    int buckets;         /* capacity buckets of training programs (layers/capacity.h) */
     bool drops;          /* experts drop rows beyond their capacity */
     bool mirrors;        /* checkpoints are mirrored to an object store */
     bool remote;         /* data lie in an object store */
@@ -115,8 +115,8 @@ typedef struct report_summary_values {
 #define SUMMARY(kind, name, ...) report_##kind name;
 #include "engine/train/report/summary.def"
     bool remote;                   /* data lie in an object store */
-    int rungs;                     /* capacity buckets of training programs (layers/ladder.h) */
-    const int64_t *plays;          /* [rungs] runs of each */
+    int buckets;                   /* capacity buckets of training programs (layers/capacity.h) */
+    const int64_t *plays;          /* [buckets] runs of each */
     const tracker_counts *tracked; /* counts of the MLflow server; NULL: none */
     const islands_counts *islands; /* NULL: the job is not an island */
     const mirror_facts *mirror;    /* NULL: no mirror */

@@ -390,10 +390,10 @@ void training_report_step(training *t, const training_figures *f)
                      .attention_logit_max = t->now.attention_logit_max,
                      .router_loss = t->now.router_loss,
                      .router_z_loss = t->now.router_z_loss,
-                     .rungs = compile_rungs(&t->compiled.options),
+                     .buckets = compile_buckets(&t->compiled.options),
                      .drops = compile_room(&t->compiled.options) > 0,
                      .dropped_share = t->now.dropped_share,
-                     .rung = t->now.rung,
+                     .rung = t->now.bucket,
                      .replays = t->now.replays,
                      .skipped_steps = t->at.step - t->at.updates,
                      .resident_bytes = peak_resident()};
@@ -587,7 +587,7 @@ status training_summary(training *t, bool stopped)
     if (speaks(t)) {
         AUTO_FREE char *path = must_format("%s/summary.json", t->folder);
         report_summary_values values = {.remote = training_has_remote(t),
-                                        .rungs = compile_rungs(&t->compiled.options),
+                                        .buckets = compile_buckets(&t->compiled.options),
                                         .plays = t->counts.plays,
                                         .tracked = t->report->tracker ? &tracked : NULL,
                                         .islands = t->islands ? &counted : NULL,

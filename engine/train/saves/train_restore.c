@@ -59,7 +59,7 @@ static const char *other_samples(const config *saved, const config *now)
 }
 
 /* True if the capacity buckets are the same size: these keys are equal. */
-static bool same_ladder(const config *saved, const config *now)
+static bool same_buckets(const config *saved, const config *now)
 {
     static const char *const keys[] = {"parallel.tensor",    "parallel.context",  "parallel.expert",
                                        "train.sequence",     "train.micro_batch", "model.expert_capacity",
@@ -143,8 +143,8 @@ static verdict load(status *said, training *t, checkpoint *from, const config *s
     }
     if (t->new_stage)
         begin_stage(t, &m, saved, checkpoint_folder(from));
-    if (!same_ladder(saved, t->config) || m.rung.at >= compile_rungs(&t->compiled.options))
-        m.rung = (rung_state){0};
+    if (!same_buckets(saved, t->config) || m.bucket.at >= compile_buckets(&t->compiled.options))
+        m.bucket = (bucket_state){0};
     double configured = t->at.loss_scale;
     t->schedule.steps = t->config->train.steps - m.schedule_step;
     t->at = m;

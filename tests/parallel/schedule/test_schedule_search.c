@@ -155,15 +155,15 @@ static int idle_ticks(const schedule *s)
     return (int)lround(span_of(s, costs, 0)) - 3 * s->chunks * s->microbatches;
 }
 
-TEST(less_memory_costs_what_the_ladder_says)
+TEST(less_memory_costs_what_the_buckets_say)
 {
     static const struct {
         int half_chunks, idle;
-    } ladder[] = {{4, 11}, {5, 8}, {6, 5}, {7, 3}, {8, 0}};
+    } capacity[] = {{4, 11}, {5, 8}, {6, 5}, {7, 3}, {8, 0}};
     for (int i = 0; i < 5; i++) {
         schedule s;
-        find(&s, &even, 2, true, ladder[i].half_chunks / 2.);
-        assert_int_equal(idle_ticks(&s), ladder[i].idle);
+        find(&s, &even, 2, true, capacity[i].half_chunks / 2.);
+        assert_int_equal(idle_ticks(&s), capacity[i].idle);
         schedule_free(&s);
     }
 }

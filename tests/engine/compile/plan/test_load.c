@@ -79,24 +79,24 @@ static double deal_layer(const double *share, uint64_t *at)
     return most;
 }
 
-/* Replays and plays of one draw's steps, as a run goes up and down the ladder. */
-static void play_steps(double plays[LADDER_RUNGS], double *slowest, const load_law *law, int draw,
+/* Replays and plays of one draw's steps, as a run goes up and down the capacity. */
+static void play_steps(double plays[CAPACITY_BUCKETS], double *slowest, const load_law *law, int draw,
                        const compile_options *o, uint64_t *at)
 {
-    ladder_shape s = rungs_ladder(o);
-    rung_state ladder = {0};
+    capacity_shape s = buckets_capacity(o);
+    bucket_state capacity = {0};
     for (int i = 0; i < STEPS; i++) {
         int needed = 0;
         for (int k = 0; k < LAYERS * MICROBATCHES; k++) {
             double rows = deal_layer(law->shares + (draw * LAYERS + k % LAYERS) * EXPERTS, at);
             *slowest += rows / ((double)TOKENS * ACTIVE) / (LAYERS * MICROBATCHES) / STEPS / law->draws;
-            ladder_waves w = ladder_waves_of(&s, needed);
-            while (rows > (double)ladder_room(&w))
-                w = ladder_waves_of(&s, ++needed);
+            capacity_passes w = capacity_passes_of(&s, needed);
+            while (rows > (double)capacity_rows(&w))
+                w = capacity_passes_of(&s, ++needed);
         }
-        plays[ladder.at] += 1.0 / STEPS / law->draws;
-        plays[needed] += needed > ladder.at ? 1.0 / STEPS / law->draws : 0;
-        rung_after(&ladder, needed);
+        plays[capacity.at] += 1.0 / STEPS / law->draws;
+        plays[needed] += needed > capacity.at ? 1.0 / STEPS / law->draws : 0;
+        bucket_after(&capacity, needed);
     }
 }
 
@@ -107,14 +107,14 @@ TEST(replays_are_those_of_steps_that_are_dealt_out)
     const compile_options o = options_of(1.25, 1);
     load_law law;
     load_outcome out;
-    double plays[LADDER_RUNGS] = {0}, slowest = 0, replays = -1;
+    double plays[CAPACITY_BUCKETS] = {0}, slowest = 0, replays = -1;
     uint64_t at = 0;
     assert_int_equal(load_open(&law, "lognormal:0.3", &o.shape), STATUS_OK);
     law.draws = 8;
     load_expect(&out, &law, &o);
     for (int d = 0; d < law.draws; d++)
         play_steps(plays, &slowest, &law, d, &o, &at);
-    for (int i = 0; i < LADDER_RUNGS; i++)
+    for (int i = 0; i < CAPACITY_BUCKETS; i++)
         replays += plays[i];
     print_message("replays %.5f, expected %.5f; plays %.4f %.4f %.4f, expected %.4f %.4f %.4f; slowest %.4f, "
                   "expected %.4f\n",
@@ -137,7 +137,7 @@ TEST(more_room_means_fewer_replays)
         load_outcome out = outcome_of(law, &o);
         double plays = out.plays[0] + out.plays[1] + out.plays[2];
         assert_true(fabs(plays - 1 - out.replays) < 1e-12);
-        assert_true(out.lacks[0] > 0 && out.lacks[0] < before && out.lacks[out.rungs - 1] == 0);
+        assert_true(out.lacks[0] > 0 && out.lacks[0] < before && out.lacks[out.buckets - 1] == 0);
         before = out.lacks[0];
     }
     compile_options alone = options_of(1.25, 2);
@@ -177,7 +177,7 @@ static char *write_trace(void **state, const char *text)
 }
 
 /* 199 steps in which one rank has nearly everything, and two in which all have the same: the first one is played twice,
- * and the ladder stays up to the end. */
+ * and the capacity stays up to the end. */
 TEST(a_trace_is_played_step_by_step)
 {
     char text[8192] = "";

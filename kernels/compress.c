@@ -120,7 +120,7 @@ static bool integers_decode(float *x, const uint8_t *in, const compress_method *
 
 /* ---- the largest of a chunk ------------------------------------------------------------------------------------- */
 
-_Static_assert(1 << COMPRESS_PLACE_BITS == COMPRESS_CHUNK, "a place in a chunk");
+_Static_assert(1 << COMPRESS_INDEX_BITS == COMPRESS_CHUNK, "a place in a chunk");
 _Static_assert(1 << COMPRESS_RUN_PLACE_BITS == COMPRESS_RUN, "a place in a run");
 
 static int64_t kept(const compress_method *m, int64_t n)
@@ -159,8 +159,8 @@ static uint32_t find_threshold(int64_t *above, const float *x, int64_t n, int64_
     return threshold;
 }
 
-/* places[k], ascending; of equals the first. */
-static void pick(uint16_t *places, const float *x, int64_t n, int64_t k)
+/* indices[k], ascending; of equals the first. */
+static void pick(uint16_t *indices, const float *x, int64_t n, int64_t k)
 {
     int64_t above, taken = 0;
     uint32_t threshold = find_threshold(&above, x, n, k);
@@ -168,7 +168,7 @@ static void pick(uint16_t *places, const float *x, int64_t n, int64_t k)
     for (int64_t i = 0; i < n; i++) {
         uint32_t at = magnitude(x[i]);
         if (at > threshold || (at == threshold && equals-- > 0))
-            places[taken++] = (uint16_t)i;
+            indices[taken++] = (uint16_t)i;
     }
 }
 
@@ -181,18 +181,18 @@ static double fold(double sum[COMPRESS_SUMS])
 }
 
 /* Magnitudes on both sides of the middle between least and largest, each side's mean. */
-static void find_levels(uint16_t level[2], float *middle, const float *x, const uint16_t *places, int64_t k)
+static void find_levels(uint16_t level[2], float *middle, const float *x, const uint16_t *indices, int64_t k)
 {
     float low = INFINITY, high = 0;
     for (int64_t i = 0; i < k; i++) {
-        low = fminf(low, fabsf(x[places[i]]));
-        high = fmaxf(high, fabsf(x[places[i]]));
+        low = fminf(low, fabsf(x[indices[i]]));
+        high = fmaxf(high, fabsf(x[indices[i]]));
     }
     *middle = low + (high - low) / 2;
     double sum[2][COMPRESS_SUMS] = {{0}};
     int64_t count[2] = {0, 0};
     for (int64_t i = 0; i < k; i++) {
-        float at = fabsf(x[places[i]]);
+        float at = fabsf(x[indices[i]]);
         sum[at > *middle][i % COMPRESS_SUMS] += (double)at;
         count[at > *middle]++;
     }
@@ -216,19 +216,19 @@ static unsigned get_bits(const uint8_t *in, int64_t at, int bits)
 
 static void topk_encode(uint8_t *out, float *x, const compress_method *m, int64_t n)
 {
-    uint16_t places[COMPRESS_CHUNK] = {0}, level[2];
+    uint16_t indices[COMPRESS_CHUNK] = {0}, level[2];
     memset(out, 0, (size_t)topk_bytes(m, n));
     for (int64_t first = 0; first < n; first += COMPRESS_CHUNK) {
         int64_t count = least(n - first, COMPRESS_CHUNK), k = kept(m, count);
         float *chunk = x + first, middle;
-        pick(places, chunk, count, k);
-        find_levels(level, &middle, chunk, places, k);
+        pick(indices, chunk, count, k);
+        find_levels(level, &middle, chunk, indices, k);
         memcpy(out, level, sizeof level);
-        uint8_t *codes = out + COMPRESS_LEVELS + compress_field_bytes(k, COMPRESS_PLACE_BITS);
+        uint8_t *codes = out + COMPRESS_LEVELS + compress_field_bytes(k, COMPRESS_INDEX_BITS);
         for (int64_t i = 0; i < k; i++) {
-            float *at = &chunk[places[i]];
+            float *at = &chunk[indices[i]];
             unsigned code = (unsigned)(*at < 0) | (unsigned)(fabsf(*at) > middle) << 1;
-            put_bits(out + COMPRESS_LEVELS, COMPRESS_PLACE_BITS * i, COMPRESS_PLACE_BITS, places[i]);
+            put_bits(out + COMPRESS_LEVELS, COMPRESS_INDEX_BITS * i, COMPRESS_INDEX_BITS, indices[i]);
             put_bits(codes, COMPRESS_CODE_BITS * i, COMPRESS_CODE_BITS, code);
             float sent = bf16_to_float(level[code >> 1]);
             *at -= code & 1 ? -sent : sent;
@@ -245,9 +245,9 @@ static bool topk_decode(float *x, const uint8_t *in, const compress_method *m, i
         int64_t count = least(n - first, COMPRESS_CHUNK), k = kept(m, count), last = -1;
         uint16_t level[2];
         memcpy(level, in, sizeof level);
-        const uint8_t *codes = in + COMPRESS_LEVELS + compress_field_bytes(k, COMPRESS_PLACE_BITS);
+        const uint8_t *codes = in + COMPRESS_LEVELS + compress_field_bytes(k, COMPRESS_INDEX_BITS);
         for (int64_t i = 0; i < k; i++) {
-            int64_t place = get_bits(in + COMPRESS_LEVELS, COMPRESS_PLACE_BITS * i, COMPRESS_PLACE_BITS);
+            int64_t place = get_bits(in + COMPRESS_LEVELS, COMPRESS_INDEX_BITS * i, COMPRESS_INDEX_BITS);
             unsigned code = get_bits(codes, COMPRESS_CODE_BITS * i, COMPRESS_CODE_BITS);
             sound &= place > last && place < count;
             last = place;
@@ -293,12 +293,12 @@ static void transform(float *c, const float *x, int64_t count, basis b)
 }
 
 /* y[count] = the inverse transform of the coefficients at these places, in ascending order */
-static void transform_back(float *y, const uint16_t *places, const uint16_t *values, int64_t k, int64_t count, basis b)
+static void transform_back(float *y, const uint16_t *indices, const uint16_t *values, int64_t k, int64_t count, basis b)
 {
     for (int64_t i = 0; i < count; i++) {
         double sum = 0;
         for (int64_t f = 0; f < k; f++)
-            sum += (double)bf16_to_float(values[f]) * b[i][places[f]];
+            sum += (double)bf16_to_float(values[f]) * b[i][indices[f]];
         y[i] = (float)sum;
     }
 }
@@ -310,17 +310,17 @@ static void dct_encode(uint8_t *out, float *x, const compress_method *m, int64_t
     make_basis(b);
     memset(out, 0, (size_t)dct_bytes(m, n));
     for (int64_t first = 0; first < n; first += RUN, out += compress_run_bytes(k)) {
-        uint16_t places[RUN] = {0}, values[RUN];
+        uint16_t indices[RUN] = {0}, values[RUN];
         float c[RUN], sent[RUN];
         int64_t count = least(n - first, RUN);
         transform(c, x + first, count, b);
-        pick(places, c, RUN, k);
+        pick(indices, c, RUN, k);
         for (int64_t f = 0; f < k; f++) {
-            values[f] = to_bf16(c[places[f]]);
-            put_bits(out, COMPRESS_RUN_PLACE_BITS * f, COMPRESS_RUN_PLACE_BITS, places[f]);
+            values[f] = to_bf16(c[indices[f]]);
+            put_bits(out, COMPRESS_RUN_PLACE_BITS * f, COMPRESS_RUN_PLACE_BITS, indices[f]);
         }
         memcpy(out + compress_field_bytes(k, COMPRESS_RUN_PLACE_BITS), values, (size_t)(2 * k));
-        transform_back(sent, places, values, k, count, b);
+        transform_back(sent, indices, values, k, count, b);
         for (int64_t i = 0; i < count; i++)
             x[first + i] -= sent[i];
     }
@@ -333,15 +333,15 @@ static bool dct_decode(float *x, const uint8_t *in, const compress_method *m, in
     int64_t k = kept(m, RUN);
     make_basis(b);
     for (int64_t first = 0; first < n; first += RUN, in += compress_run_bytes(k)) {
-        uint16_t places[RUN], values[RUN];
+        uint16_t indices[RUN], values[RUN];
         int64_t last = -1;
         for (int64_t f = 0; f < k; f++) {
-            places[f] = (uint16_t)get_bits(in, COMPRESS_RUN_PLACE_BITS * f, COMPRESS_RUN_PLACE_BITS);
-            sound &= places[f] > last;
-            last = places[f];
+            indices[f] = (uint16_t)get_bits(in, COMPRESS_RUN_PLACE_BITS * f, COMPRESS_RUN_PLACE_BITS);
+            sound &= indices[f] > last;
+            last = indices[f];
         }
         memcpy(values, in + compress_field_bytes(k, COMPRESS_RUN_PLACE_BITS), (size_t)(2 * k));
-        transform_back(x + first, places, values, k, least(n - first, RUN), b);
+        transform_back(x + first, indices, values, k, least(n - first, RUN), b);
     }
     return dtype_all_finite(DTYPE_FP32, x, n) && sound;
 }

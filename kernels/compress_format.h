@@ -35,7 +35,7 @@ enum { COMPRESS_BLOCK8 = 256, COMPRESS_BLOCK4 = 64, COMPRESS_TOP8 = 127, COMPRES
  * in bf16. */
 enum {
     COMPRESS_LEVELS = 4,
-    COMPRESS_PLACE_BITS = 12,
+    COMPRESS_INDEX_BITS = 12,
     COMPRESS_CODE_BITS = 2,
     COMPRESS_RUN_PLACE_BITS = 6,
     COMPRESS_SUMS = 32
@@ -57,7 +57,7 @@ HOST_DEVICE_INLINE int64_t compress_field_bytes(int64_t fields, int bits)
 /* Bytes of a chunk of topk that sends k, and of a run of dct. */
 HOST_DEVICE_INLINE int64_t compress_chunk_bytes(int64_t k)
 {
-    return COMPRESS_LEVELS + compress_field_bytes(k, COMPRESS_PLACE_BITS) + compress_field_bytes(k, COMPRESS_CODE_BITS);
+    return COMPRESS_LEVELS + compress_field_bytes(k, COMPRESS_INDEX_BITS) + compress_field_bytes(k, COMPRESS_CODE_BITS);
 }
 
 HOST_DEVICE_INLINE int64_t compress_run_bytes(int64_t k)

@@ -55,10 +55,10 @@ HOST_DEVICE_INLINE bool token_sees(int32_t position, int32_t first_key, int32_t 
 }
 
 /* Zig-zag shards (2407.21783): each rank that divides the tokens of a sample has two runs of it... */
-enum { TOKEN_HALVES = 2 };
+enum { TOKEN_RUNS = 2 };
 
 /* ... the i-th of all ranks' runs in the sample's order, and the i-th last. Returns the number of one of them. */
-HOST_DEVICE_INLINE int32_t token_half(int32_t rank, int32_t ranks, int32_t half)
+HOST_DEVICE_INLINE int32_t token_zigzag(int32_t rank, int32_t ranks, int32_t half)
 {
-    return half == 0 ? rank : TOKEN_HALVES * ranks - 1 - rank;
+    return half == 0 ? rank : TOKEN_RUNS * ranks - 1 - rank;
 }

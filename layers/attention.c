@@ -13,9 +13,9 @@ static tensor *gather_context(recorder *r, const char *name, tensor *x, const la
     if (!tensor_contiguous(x))
         x = record_copy(r, label, x);
     snprintf(label, sizeof label, "attention/gather %s", name);
-    x = record_all_gather(r, label, AXIS_CONTEXT, x, in->all_places->shape[0]);
+    x = record_all_gather(r, label, AXIS_CONTEXT, x, in->all_token_positions->shape[0]);
     snprintf(label, sizeof label, "attention/arrange %s", name);
-    return record_arrange(r, label, x, in->all_places);
+    return record_arrange(r, label, x, in->all_token_positions);
 }
 
 /* Gathers the keys and values of all context ranks, which each rank's queries read (2407.21783). */
@@ -32,13 +32,13 @@ static void share_keys(recorder *r, record_qkv *heads, const layer_inputs *in)
 static tensor *attend(recorder *r, const attention_layer *a, const layer_inputs *in, const record_qkv *heads,
                       tensor *sinks, op_attributes at)
 {
-    tensor *places = in->run ? in->places : NULL;
-    if (in->halves)
+    tensor *token_positions = in->run ? in->token_positions : NULL;
+    if (in->zigzag)
         at.group_size = r->grid.group[AXIS_CONTEXT].ranks, at.group_rank = r->grid.group[AXIS_CONTEXT].rank;
     if (!r->training || !in->peaks || tensor_elements(in->peaks) == 0)
-        return record_attention(r, "attention/attention", heads, in->document_start, places, sinks, &at);
+        return record_attention(r, "attention/attention", heads, in->document_start, token_positions, sinks, &at);
     tensor *peaks = recorder_row(r, in->peaks, a->index);
-    return record_attention_noted(r, "attention/attention", heads, in->document_start, places, peaks, &at);
+    return record_attention_noted(r, "attention/attention", heads, in->document_start, token_positions, peaks, &at);
 }
 
 /* ---- a layer's attention ----------------------------------------------------------------------------------------- */

@@ -63,10 +63,10 @@ static tensor *compute_rows(recorder *r, const experts_layer *e, tensor *rows, t
 /* Computes this rank's experts on the rows of one pass, and adds the result to `sum` (NULL: none yet). */
 static tensor *compute_pass(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
 {
-    record_places to = record_assign(r, "experts/assign", x->experts, rows, &x->routing, x->first);
-    tensor *picked = record_dispatch(r, "experts/dispatch", x->tokens, to.places, to.offsets, rows, 0);
+    record_row_ids to = record_assign(r, "experts/assign", x->experts, rows, &x->routing, x->first);
+    tensor *picked = record_dispatch(r, "experts/dispatch", x->tokens, to.row_ids, to.offsets, rows, 0);
     const record_combine_in in = {.rows = compute_rows(r, e, picked, to.offsets),
-                                  .places = to.places,
+                                  .row_ids = to.row_ids,
                                   .weights = x->weights,
                                   .offsets = to.offsets,
                                   .addend = sum};
@@ -80,10 +80,10 @@ static tensor *compute_slots(recorder *r, const experts_layer *e, const routed *
     op_routing routing = x->routing;
     routing.skip = routing.slots = 0;
     int64_t rows = came->shape[0];
-    record_places to = record_assign(r, "experts/assign", ids, rows, &routing, 0);
-    tensor *picked = record_dispatch(r, "experts/dispatch", came, to.places, to.offsets, rows, 0);
+    record_row_ids to = record_assign(r, "experts/assign", ids, rows, &routing, 0);
+    tensor *picked = record_dispatch(r, "experts/dispatch", came, to.row_ids, to.offsets, rows, 0);
     const record_combine_in in = {
-        .rows = compute_rows(r, e, picked, to.offsets), .places = to.places, .offsets = to.offsets};
+        .rows = compute_rows(r, e, picked, to.offsets), .row_ids = to.row_ids, .offsets = to.offsets};
     return record_combine(r, "experts/order", &in);
 }
 
@@ -93,8 +93,9 @@ static tensor *exchange_pass(recorder *r, const experts_layer *e, const routed *
     tensor *ids;
     record_combine_in in = {.weights = x->weights, .addend = sum, .slots = x->ranks};
     int64_t rows = each * x->ranks;
-    record_slots(r, "experts/slots", &(record_slots_out){&in.places, &ids, &in.offsets}, x->experts, rows, &x->routing);
-    tensor *packed = record_dispatch(r, "experts/pack", x->tokens, in.places, in.offsets, rows, x->ranks);
+    record_slots(r, "experts/slots", &(record_slots_out){&in.row_ids, &ids, &in.offsets}, x->experts, rows,
+                 &x->routing);
+    tensor *packed = record_dispatch(r, "experts/pack", x->tokens, in.row_ids, in.offsets, rows, x->ranks);
     ids = record_all_to_all(r, "experts/heads", AXIS_EXPERT, ids);
     recorder_keep(ids);
     tensor *came = record_all_to_all(r, "experts/send", AXIS_EXPERT, packed);
@@ -151,7 +152,7 @@ static op_balance balance_of(const layer_inputs *in, bool sigmoid)
 }
 
 /* Makes E f of each expert by group, where f is its share of the assignments; pooled, over the tokens of all layers. */
-static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x, tensor *places)
+static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x, tensor *row_ids)
 {
     op_balance as = balance_of(in, x->routing.sigmoid);
     double tokens = (double)in->micro_batch / as.groups, experts = x->routing.experts;
@@ -159,7 +160,7 @@ static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x,
     as.experts = x->routing.experts;
     if (in->router_over == LAYER_BALANCE_BATCH)
         return record_expert_share(r, "experts/share", x->counts);
-    return record_expert_load(r, "experts/load", x->own, places, &as,
+    return record_expert_load(r, "experts/load", x->own, row_ids, &as,
                               experts / (tokens * (pooled ? in->routers : x->routing.active)));
 }
 
@@ -168,7 +169,7 @@ static tensor *places_of(recorder *r, const layer_inputs *in)
 {
     if (in->router_over != LAYER_BALANCE_SEQUENCE)
         return NULL;
-    return r->grid.sequence ? layer_own_rows(r, in->places) : in->places;
+    return r->grid.sequence ? layer_own_rows(r, in->token_positions) : in->token_positions;
 }
 
 static tensor *add_losses(recorder *r, const layer_inputs *in, tensor *logits, tensor *load, tensor *x, bool sigmoid)

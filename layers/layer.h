@@ -71,7 +71,7 @@ typedef struct layer_inputs {
     int sequence;          /* tokens of a sample */
     int64_t micro_batch;   /* tokens of a micro-batch, of all ranks that divide them */
     int run;               /* length of this rank's runs of neighbouring tokens of a sample; 0: whole samples */
-    bool halves;           /* zig-zag shards of samples: run i and the i-th last, on each rank that divides them */
+    bool zigzag;           /* zig-zag shards of samples: run i and the i-th last, on each rank that divides them */
     layer_transfers transfers;
     float epsilon;                     /* added to mean squares of norms */
     double router_loss, router_z_loss; /* coefficients; 0: there is none */

@@ -31,7 +31,8 @@ tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x)
         .dropout = {.probability = in->dropout, .site = r->sites++, .sample_tokens = in->sequence}};
     placement place = x->place.along[AXIS_COORDINATE_TENSOR];
     bool part = place.kind == PLACE_SHARD && place.dim == 0;
-    return record_dropout(r, "dropout", x, in->scalars, part ? layer_own_rows(r, in->places) : in->places, &at);
+    return record_dropout(r, "dropout", x, in->scalars,
+                          part ? layer_own_rows(r, in->token_positions) : in->token_positions, &at);
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */

@@ -118,7 +118,7 @@ static extent part_of(const builder *b, parts_size size, bool divided)
 
 static placement placement_of(const builder *b, parts_divided divided)
 {
-    const placement places[] = {
+    const placement divisions[] = {
         [PARTS_ROWS] = place_shard(0),
         [PARTS_COLUMNS] = place_shard(1),
         [PARTS_STREAM] = b->layout->grid.sequence ? place_shared() : place_replicate(),
@@ -127,7 +127,7 @@ static placement placement_of(const builder *b, parts_divided divided)
         [PARTS_FIRST_RANK] = place_partial(),
         [PARTS_EXPERTS] = place_replicate(), /* and along AXIS_EXPERT a tensor of its own for each rank */
     };
-    return b->tensor == 1 ? place_replicate() : places[divided];
+    return b->tensor == 1 ? place_replicate() : divisions[divided];
 }
 
 /* Notes that rows from `from` on are on the other ranks along an axis, too. */

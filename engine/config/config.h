@@ -64,7 +64,7 @@ typedef enum config_order {
     CONFIG_ORDER_PARTS,
 } config_order; /* which transfers overlap which ops */
 /* Balance of a sample's tokens among the ranks that divide them: zig-zag shards (halves), or by documents. */
-typedef enum config_balance { CONFIG_BALANCE_HALVES, CONFIG_BALANCE_DOCUMENTS } config_balance;
+typedef enum config_balance { CONFIG_BALANCE_ZIGZAG, CONFIG_BALANCE_DOCUMENTS } config_balance;
 /* How tokens come to experts that ranks divide: by price, all of a block gathered, or each where it goes. */
 typedef enum config_gather { CONFIG_GATHER_AUTO, CONFIG_GATHER_LATENT, CONFIG_GATHER_KEYS } config_gather;
 typedef enum config_dispatch { CONFIG_DISPATCH_AUTO, CONFIG_DISPATCH_GATHER, CONFIG_DISPATCH_SLOTS } config_dispatch;

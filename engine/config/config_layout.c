@@ -25,7 +25,7 @@ typedef struct sizes {
 /* Each rank has two runs of each sample, all of one length. */
 static status check_context(const sizes *s)
 {
-    int64_t runs = TOKEN_HALVES * (int64_t)s->of[GRID_CONTEXT];
+    int64_t runs = TOKEN_RUNS * (int64_t)s->of[GRID_CONTEXT];
     if (s->of[GRID_CONTEXT] > 1 && s->sequence % runs)
         return status_fail(STATUS_USAGE,
                            "train.sequence %" PRId64 " is not a multiple of 2 x parallel.context %d: each rank has two "

@@ -55,68 +55,68 @@ static batch_ids find_ids(const compiled *c, executor *e, place *at)
     return ids;
 }
 
-static deal deal_of(const compile_options *o)
+static shard_shape shard_shape_of(const compile_options *o)
 {
-    return (deal){.samples = o->micro_batch,
-                  .sequence = o->sequence,
-                  .ranks = o->grid.size[GRID_CONTEXT],
-                  .run = tokens_count(o).run,
-                  .window = o->shape.sliding_window};
+    return (shard_shape){.samples = o->micro_batch,
+                         .sequence = o->sequence,
+                         .ranks = o->grid.size[GRID_CONTEXT],
+                         .run = tokens_count(o).run,
+                         .window = o->shape.sliding_window};
 }
 
 /* Adds the imbalance of a micro-batch, as sharded and with zig-zag shards, averaged over `count` micro-batches. */
-static void add_imbalance(batch_facts *out, const compile_options *o, const int32_t *places,
+static void add_imbalance(batch_facts *out, const compile_options *o, const int32_t *token_positions,
                           const int32_t *document_start, double count)
 {
-    deal d = deal_of(o);
-    out->imbalance += deal_imbalance(places, &d, document_start) / count;
-    if (o->layout.balance == CONFIG_BALANCE_HALVES) {
-        out->imbalance_of_halves = out->imbalance;
+    shard_shape d = shard_shape_of(o);
+    out->imbalance += shard_imbalance(token_positions, &d, document_start) / count;
+    if (o->layout.balance == CONFIG_BALANCE_ZIGZAG) {
+        out->imbalance_of_zigzag = out->imbalance;
         return;
     }
-    AUTO_FREE int32_t *halves = must_alloc((unsigned long)(d.samples * d.sequence) * sizeof *halves);
-    d.run = tokens_half_run(d.sequence, d.ranks);
-    deal_halves(halves, &d);
-    out->imbalance_of_halves += deal_imbalance(halves, &d, document_start) / count;
+    AUTO_FREE int32_t *zigzag = must_alloc((unsigned long)(d.samples * d.sequence) * sizeof *zigzag);
+    d.run = tokens_zigzag_run(d.sequence, d.ranks);
+    shard_zigzag(zigzag, &d);
+    out->imbalance_of_zigzag += shard_imbalance(zigzag, &d, document_start) / count;
 }
 
 /* Writes the token positions of all ranks that shard a micro-batch. */
-static void deal_all(int32_t *out, const compile_options *o, const int32_t *document_start)
+static void shard_micro_batch(int32_t *out, const compile_options *o, const int32_t *document_start)
 {
-    const deal d = deal_of(o);
+    const shard_shape d = shard_shape_of(o);
     if (o->layout.balance == CONFIG_BALANCE_DOCUMENTS)
-        deal_documents(out, &d, document_start);
+        shard_documents(out, &d, document_start);
     else
-        deal_halves(out, &d);
+        shard_zigzag(out, &d);
 }
 
 /* Writes a sharded micro-batch's token positions: of all ranks, and this one's. `document_start`: [tokens] or NULL. */
-static void deal_places(const batch_ids *to, const compiled *c, int64_t m, const int32_t *document_start)
+static void shard_positions(const batch_ids *to, const compiled *c, int64_t m, const int32_t *document_start)
 {
     const compile_options *o = &c->options;
     token_counts n = tokens_count(o);
-    int32_t *all = to->of[INPUT_all_places] + m * n.micro_batch;
-    deal_all(all, o, document_start);
-    memcpy(to->of[INPUT_places] + m * n.rank, all + o->grid.at[GRID_CONTEXT] * n.rank,
+    int32_t *all = to->of[INPUT_all_token_positions] + m * n.micro_batch;
+    shard_micro_batch(all, o, document_start);
+    memcpy(to->of[INPUT_token_positions] + m * n.rank, all + o->grid.at[GRID_CONTEXT] * n.rank,
            (size_t)n.rank * sizeof(int32_t));
 }
 
 /* Writes positions of unsharded tokens, which random draws depend on. */
-static void count_places(const batch_ids *to, const compiled *c, int64_t m)
+static void count_positions(const batch_ids *to, const compiled *c, int64_t m)
 {
     int64_t tokens = tokens_count(&c->options).rank;
-    for (int64_t i = 0; to->of[INPUT_places] && i < tokens; i++)
-        to->of[INPUT_places][m * tokens + i] = (int32_t)i;
+    for (int64_t i = 0; to->of[INPUT_token_positions] && i < tokens; i++)
+        to->of[INPUT_token_positions][m * tokens + i] = (int32_t)i;
 }
 
-void batch_places(const compiled *c, executor *e, int microbatches)
+void batch_positions(const compiled *c, executor *e, int microbatches)
 {
     const batch_ids to = find_ids(c, e, executor_at);
     for (int64_t m = 0; m < microbatches; m++)
         if (tokens_count(&c->options).run)
-            deal_places(&to, c, m, NULL);
+            shard_positions(&to, c, m, NULL);
         else
-            count_places(&to, c, m);
+            count_positions(&to, c, m);
 }
 
 /* Allocates a micro-batch's ids of the rows in the bit set `rows`; of[] NULL: another row. The caller frees it. */
@@ -134,7 +134,7 @@ static unsigned read_rows(const batch_ids *to)
 {
     unsigned rows = 0;
     for (unsigned k = 0; k < INPUT_COUNT; k++)
-        rows |= to->of[k] && k != INPUT_places && k != INPUT_all_places ? 1u << k : 0;
+        rows |= to->of[k] && k != INPUT_token_positions && k != INPUT_all_token_positions ? 1u << k : 0;
     return rows;
 }
 
@@ -183,18 +183,18 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
     for (int64_t m = 0; m * o->micro_batch < of.count && got == STATUS_OK; m++) {
         got = read_samples(out, whole, o->sequence, s,
                            (batch_range){of.first + m * o->micro_batch, o->micro_batch, of.end});
-        deal_places(to, c, m, whole.of[INPUT_document_start]);
-        add_imbalance(out, o, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch,
+        shard_positions(to, c, m, whole.of[INPUT_document_start]);
+        add_imbalance(out, o, to->of[INPUT_all_token_positions] + m * tokens_count(o).micro_batch,
                       whole.of[INPUT_document_start], (double)of.count / o->micro_batch);
-        const int64_t dealt = tokens_count(o).micro_batch, bytes = dealt * (int64_t)sizeof(int32_t);
-        out->deal = crc32c(out->deal, to->of[INPUT_all_places] + m * dealt, bytes);
-        out->deal = crc32c(out->deal, whole.of[INPUT_tokens], bytes);
+        const int64_t sharded = tokens_count(o).micro_batch, bytes = sharded * (int64_t)sizeof(int32_t);
+        out->assignment = crc32c(out->assignment, to->of[INPUT_all_token_positions] + m * sharded, bytes);
+        out->assignment = crc32c(out->assignment, whole.of[INPUT_tokens], bytes);
         /* Selects this rank's tokens of micro-batch `m` from `whole`, where ids lie end to end. */
         int64_t tokens = tokens_count(o).rank;
-        const int32_t *places = to->of[INPUT_places] + m * tokens;
+        const int32_t *token_positions = to->of[INPUT_token_positions] + m * tokens;
         for (int k = 0; k < INPUT_COUNT; k++)
             for (int64_t i = 0; whole.of[k] && i < tokens; i++)
-                to->of[k][m * tokens + i] = whole.of[k][places[i]];
+                to->of[k][m * tokens + i] = whole.of[k][token_positions[i]];
     }
     return got;
 }
@@ -206,9 +206,9 @@ static status fill(batch_facts *out, const compiled *c, executor *e, place *at, 
     if (tokens_count(&c->options).run)
         return fill_divided(out, &to, c, s, of);
     batch_ids ids = to;
-    ids.of[INPUT_places] = NULL;
+    ids.of[INPUT_token_positions] = NULL;
     for (int64_t m = 0; m * c->options.micro_batch < of.count; m++)
-        count_places(&to, c, m);
+        count_positions(&to, c, m);
     return read_samples(out, ids, c->options.sequence, s, of);
 }
 
@@ -223,26 +223,27 @@ status batch_measure(batch_facts *out, const compile_options *o, const samples *
                           (unsigned)o->document_mask << INPUT_document_start;
     batch_ids whole;
     AUTO_FREE int32_t *memory = make_whole(&whole, rows, o);
-    AUTO_FREE int32_t *places = must_alloc((unsigned long)(o->micro_batch * o->sequence) * sizeof *places);
+    AUTO_FREE int32_t *token_positions =
+        must_alloc((unsigned long)(o->micro_batch * o->sequence) * sizeof *token_positions);
     int64_t at = batch_first(o, first, microbatches);
     status got = STATUS_OK;
     *out = (batch_facts){0};
     for (int m = 0; m < microbatches && got == STATUS_OK; m++, at += o->micro_batch) {
         got = read_samples(out, whole, o->sequence, s, (batch_range){at, o->micro_batch, INT64_MAX});
-        deal_all(places, o, whole.of[INPUT_document_start]);
-        add_imbalance(out, o, places, whole.of[INPUT_document_start], microbatches);
+        shard_micro_batch(token_positions, o, whole.of[INPUT_document_start]);
+        add_imbalance(out, o, token_positions, whole.of[INPUT_document_start], microbatches);
     }
     return got;
 }
 
 double batch_unseen(const compile_options *o)
 {
-    const deal d = deal_of(o);
+    const shard_shape d = shard_shape_of(o);
     int64_t all = d.samples * d.sequence, unseen = 0;
-    AUTO_FREE int32_t *places = must_alloc((unsigned long)all * sizeof *places);
-    deal_all(places, o, NULL);
+    AUTO_FREE int32_t *token_positions = must_alloc((unsigned long)all * sizeof *token_positions);
+    shard_micro_batch(token_positions, o, NULL);
     for (int rank = 0; rank < d.ranks; rank++)
-        unseen += deal_unseen(places, &d, NULL, rank);
+        unseen += shard_unseen(token_positions, &d, NULL, rank);
     return (double)unseen / (double)(all * (d.ranks - 1));
 }
 

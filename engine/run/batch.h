@@ -5,7 +5,7 @@
 
 #include "engine/config/config.h"
 #include "engine/data/samples.h"
-#include "engine/run/deal.h"
+#include "engine/run/shard.h"
 #include "engine/run/executor.h"
 
 /* Writes cos and sin of every position, once per run (2104.09864; Llama 3's scaling of low frequencies). */
@@ -23,7 +23,7 @@ typedef struct batch_step {
 void batch_scalars(const compiled *of, executor *e, const config *c, const batch_step *at, int64_t second);
 
 /* Writes the token positions of `microbatches` micro-batches with ids not read from samples. */
-void batch_places(const compiled *c, executor *e, int microbatches);
+void batch_positions(const compiled *c, executor *e, int microbatches);
 
 /* Returns the first sample that this rank reads of a step that begins at `first`: each rank along AXIS_SAMPLES reads a
  * contiguous range of microbatches x micro_batch samples. */
@@ -34,10 +34,10 @@ typedef struct batch_facts {
     int64_t second_targets; /* labels of the MTP loss that count */
     /* Attention work of the busiest context rank over the mean, averaged over this rank's micro-batches: as sharded,
      * and as it would be with zig-zag shards. 0: samples' tokens are not sharded. */
-    double imbalance, imbalance_of_halves;
+    double imbalance, imbalance_of_zigzag;
     /* Checksum of the samples read and of their tokens' assignment: equal on all ranks that read the same samples. 0:
      * tokens are not sharded. */
-    uint32_t deal;
+    uint32_t assignment;
 } batch_facts;
 
 /* Fills all micro-batches of this rank for the step that begins at sample `first`. */

@@ -220,10 +220,10 @@ status choices_settle(choices *c, comm_group *all, const device_interface *inter
     int most;
     AUTO_FREE device_choice *wanted = gather(&most, all, want.item, want.count);
     AUTO_FREE device_choice *mine = must_calloc((unsigned long)want.count + 1, sizeof *mine);
-    int count = missing(mine, c, all, wanted, most), places;
+    int count = missing(mine, c, all, wanted, most), each;
     status s = comm_all_status(all, interface->choices.find(d, mine, count, timing));
-    AUTO_FREE device_choice *found = gather(&places, all, mine, s == STATUS_OK ? count : 0);
-    for (int i = 0; i < comm_group_ranks(all) * places; i++)
+    AUTO_FREE device_choice *found = gather(&each, all, mine, s == STATUS_OK ? count : 0);
+    for (int i = 0; i < comm_group_ranks(all) * each; i++)
         if (*found[i].key) {
             add(c, &found[i]);
             c->added++;

@@ -238,11 +238,11 @@ void merges_apply(const merges *m, merges_scratch *s, buffer_ids *out, const int
 
 words *words_open(void)
 {
-    unsigned long bytes = sizeof(words_place) << WORDS_BITS;
+    unsigned long bytes = sizeof(words_slot) << WORDS_BITS;
     words *w = must_calloc(1, sizeof *w);
-    w->places = aligned_alloc(64, bytes);
-    MUST(w->places, "out of host memory: %lu bytes", bytes);
-    memset(w->places, 0xFF, bytes);
+    w->slots = aligned_alloc(64, bytes);
+    MUST(w->slots, "out of host memory: %lu bytes", bytes);
+    memset(w->slots, 0xFF, bytes);
     return w;
 }
 
@@ -250,6 +250,6 @@ void words_close(words *w)
 {
     if (!w)
         return;
-    free(w->places);
+    free(w->slots);
     free(w);
 }

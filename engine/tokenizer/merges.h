@@ -33,16 +33,16 @@ void merges_apply(const merges *m, merges_scratch *s, buffer_ids *out, const int
 
 enum { WORDS_BITS = 15, WORDS_BYTES = 31, WORDS_IDS = 7 };
 
-typedef struct words_place {
+typedef struct words_slot {
     uint64_t key[4];
     int32_t ids[WORDS_IDS];
     int32_t count;
-} words_place;
+} words_slot;
 
 typedef struct words {
-    words_place *places; /* [1 << WORDS_BITS] slots; an unused one has an impossible key */
-    uint64_t key[4];     /* key of the last word asked for */
-    words_place *asked;  /* its slot; NULL: too long to be remembered */
+    words_slot *slots; /* [1 << WORDS_BITS] slots; an unused one has an impossible key */
+    uint64_t key[4];   /* key of the last word asked for */
+    words_slot *asked; /* its slot; NULL: too long to be remembered */
 } words;
 
 words *words_open(void);
@@ -58,7 +58,7 @@ static inline bool words_recall(words *w, buffer_ids *out, const uint8_t *word, 
     memcpy(k, word, (size_t)length);
     k[3] |= (uint64_t)length << 56;
     uint64_t h = (k[0] ^ k[1] * 0x9E3779B97F4A7C15U ^ k[2] * 0xC2B2AE3D27D4EB4FU ^ k[3]) * 0x9E3779B97F4A7C15U;
-    words_place *p = &w->places[h >> (64 - WORDS_BITS)];
+    words_slot *p = &w->slots[h >> (64 - WORDS_BITS)];
     if (p->key[0] == k[0] && p->key[1] == k[1] && p->key[2] == k[2] && p->key[3] == k[3]) {
         buffer_ids_reserve(out, WORDS_IDS);
         memcpy(out->ids + out->count, p->ids, sizeof p->ids);

@@ -87,7 +87,7 @@ static void fetch_ahead(training *t)
 /* A rank's message before a step. */
 typedef struct readiness {
     int failed, asked, saves;
-    uint32_t deal;
+    uint32_t assignment;
     int64_t left_out, second_targets;
     blocks_counts fetched;
     pace_share lately;
@@ -110,14 +110,14 @@ static void add_fetched(training *t, const readiness *all)
 }
 
 /* Returns the rank with a different token assignment than the first rank of the same samples; -1: none. */
-static int find_other_deal(int *like, const training *t, const readiness *all)
+static int find_other_assignment(int *like, const training *t, const readiness *all)
 {
     for (int i = 0; i < comm_ranks(t->world); i++) {
         grid g = grid_of(&t->grid, i);
         int at[GRID_AXES] = {0};
         at[GRID_DATA] = g.at[GRID_DATA];
         *like = grid_rank_at(&g, at);
-        if (all[i].deal != all[*like].deal)
+        if (all[i].assignment != all[*like].assignment)
             return i;
     }
     return -1;
@@ -132,7 +132,7 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
     readiness here = {mine != STATUS_OK,
                       (int)signals_pending(),
                       (int)saver_progress_of(t->saves->saver),
-                      batch->deal,
+                      batch->assignment,
                       batch->left_out,
                       batch->second_targets,
                       {.fetched = now.fetched - told->fetched,
@@ -155,7 +155,7 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
     }
     training_judge_pace(t, &all->lately, sizeof *all);
     add_fetched(t, all);
-    int other = first < 0 ? find_other_deal(&like, t, all) : -1;
+    int other = first < 0 ? find_other_assignment(&like, t, all) : -1;
     free(all);
     TRY(training_save_advance(t, saving, lost));
     if (other >= 0)

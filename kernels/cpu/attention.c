@@ -86,19 +86,21 @@ typedef struct attention_tile {
     int64_t row, position, count;
 } attention_tile;
 
-/* Finds the `i`-th tile of the queries of a sample, in ascending rows; false: there are fewer. `places`: the queries'
- * token positions, as the op attention has them; NULL: samples lie end to end. */
-static bool tile_of(attention_tile *out, const attention_shape *a, const int32_t *places, int64_t sample, int64_t i)
+/* Finds the `i`-th tile of the queries of a sample, in ascending rows; false: there are fewer. `token_positions`: the
+ * queries' token positions, as the op attention has them; NULL: samples lie end to end. */
+static bool tile_of(attention_tile *out, const attention_shape *a, const int32_t *token_positions, int64_t sample,
+                    int64_t i)
 {
     const int32_t sequence = (int32_t)a->sequence;
-    int64_t of = i / a->run_tiles, first = i % a->run_tiles * TILE_QUERIES, row = places ? 0 : sample * sequence;
-    for (; places && row < a->rows; row += a->run)
-        if (token_sample(places[row], sequence) == sample && of-- == 0)
+    int64_t of = i / a->run_tiles, first = i % a->run_tiles * TILE_QUERIES,
+            row = token_positions ? 0 : sample * sequence;
+    for (; token_positions && row < a->rows; row += a->run)
+        if (token_sample(token_positions[row], sequence) == sample && of-- == 0)
             break;
     if (row >= a->rows || i >= a->tiles)
         return false;
     *out = (attention_tile){.row = row + first,
-                            .position = (places ? token_position(places[row], sequence) : 0) + first,
+                            .position = (token_positions ? token_position(token_positions[row], sequence) : 0) + first,
                             .count = a->run - first < TILE_QUERIES ? a->run - first : TILE_QUERIES};
     return true;
 }
@@ -233,7 +235,7 @@ void cpu_attention(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
     const attention_shape a = shape_of(o, q, v);
-    const int32_t *places = o->in[4] ? tensor_at(o->in[4], r->arena) : NULL;
+    const int32_t *token_positions = o->in[4] ? tensor_at(o->in[4], r->arena) : NULL;
     const tile_loops *t = isa_of(r)->tiles[q->type];
     int64_t bytes = dtype_bytes((dtype)q->type), tasks = a.samples * a.kv_heads;
     int threads = parallel_threads(r, operand_elements(o, 0, 3) * 8);
@@ -254,7 +256,7 @@ void cpu_attention(const op *o, const run_context *r)
             attention_tile tile;
             const int64_t first = heads_first((int32_t)kv, a.heads, a.kv_heads);
             for (int64_t head = first; head < first + a.group; head++)
-                for (int64_t n = i % parts; tile_of(&tile, &a, places, sample, n); n += parts)
+                for (int64_t n = i % parts; tile_of(&tile, &a, token_positions, sample, n); n += parts)
                     forward_tile(o, r, t, &a, &m, head, &tile);
         }
     }
@@ -551,11 +553,11 @@ static void backward_head(const backward_work *w, int64_t sample, int64_t kv)
     const attention_shape *a = w->a;
     backward_memory *m = w->m;
     const int32_t *document_start = o->in[6] ? tensor_at(o->in[6], r->arena) : NULL;
-    const int32_t *places = o->in[7] ? tensor_at(o->in[7], r->arena) : NULL;
+    const int32_t *token_positions = o->in[7] ? tensor_at(o->in[7], r->arena) : NULL;
     const tensor *dq = o->out[0];
     const int64_t first = heads_first((int32_t)kv, a->heads, a->kv_heads);
     float ones[TILE_QUERIES];
-    for (m->count = 0; tile_of(&m->of[m->count], a, places, sample, m->count); m->count++)
+    for (m->count = 0; tile_of(&m->of[m->count], a, token_positions, sample, m->count); m->count++)
         range_of(&m->ranges[m->count], a, document_start, &m->of[m->count]);
     for (int64_t g = 0; g < a->group; g++)
         pack_head(w, first + g, g);

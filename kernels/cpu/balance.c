@@ -14,22 +14,22 @@ enum { BLOCK = 64 };
 static const float TINY = 1e-20f; /* the least sum of sigmoids */
 
 /* The group of token t. */
-static int64_t group_of(const op *o, const int32_t *places, int64_t t)
+static int64_t group_of(const op *o, const int32_t *token_positions, int64_t t)
 {
     int32_t sequence = o->at.balance.sequence;
-    return sequence == 0 ? 0 : token_sample(places ? places[t] : t, sequence);
+    return sequence == 0 ? 0 : token_sample(token_positions ? token_positions[t] : t, sequence);
 }
 
 /* The counts are integers where the result will lie; one thread makes them, in less time than a product of one row. */
 void cpu_expert_load(const op *o, const run_context *r)
 {
     const tensor *experts = o->in[0], *load = o->out[0];
-    const int32_t *places = o->in[1] ? tensor_at(o->in[1], r->arena) : NULL;
+    const int32_t *token_positions = o->in[1] ? tensor_at(o->in[1], r->arena) : NULL;
     for (int64_t g = 0; g < load->shape[0]; g++)
         memset(row_at(load, r, g), 0, (size_t)load->shape[1] * sizeof(float));
     for (int64_t t = 0; t < experts->shape[0]; t++) {
         const int32_t *chosen = (const int32_t *)(const void *)row_at(experts, r, t);
-        int32_t *counts = (int32_t *)(void *)row_at(load, r, group_of(o, places, t));
+        int32_t *counts = (int32_t *)(void *)row_at(load, r, group_of(o, token_positions, t));
         for (int64_t j = 0; j < experts->shape[1]; j++)
             counts[chosen[j]]++;
     }
@@ -146,9 +146,9 @@ static double dot(const float *p, const float *load, int64_t n)
 }
 
 /* The load of the experts in the group of token t. */
-static const float *load_of(const op *o, const run_context *r, const tensor *places, int64_t t)
+static const float *load_of(const op *o, const run_context *r, const tensor *token_positions, int64_t t)
 {
-    int64_t group = group_of(o, places ? tensor_at(places, r->arena) : NULL, t);
+    int64_t group = group_of(o, token_positions ? tensor_at(token_positions, r->arena) : NULL, t);
     return (const float *)(const void *)row_at(o->in[1], r, group);
 }
 

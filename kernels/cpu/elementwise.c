@@ -96,11 +96,12 @@ CPU_OP(copy, each_piece(o, r, copy_piece))
 void cpu_arrange(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0], *y = o->out[0];
-    const int32_t *places = tensor_at(o->in[1], r->arena);
+    const int32_t *token_positions = tensor_at(o->in[1], r->arena);
     size_t bytes = (size_t)(x->shape[1] * dtype_bytes((dtype)x->type));
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
-        memcpy(row_at(y, r, o->at.inverse ? t : places[t]), row_at(x, r, o->at.inverse ? places[t] : t), bytes);
+        memcpy(row_at(y, r, o->at.inverse ? t : token_positions[t]),
+               row_at(x, r, o->at.inverse ? token_positions[t] : t), bytes);
 }
 
 static void zero_piece(const isa *set, void *const *p, int64_t n, const op *o)
@@ -179,12 +180,13 @@ void cpu_dropout(const op *o, const run_context *r)
     const tensor *x = o->in[0], *y = o->out[0];
     const row_loops *loops = loops_for(x, r);
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const int32_t *places = tensor_at(o->in[2], r->arena);
+    const int32_t *token_positions = tensor_at(o->in[2], r->arena);
     int64_t columns = x->shape[1], bytes = dtype_bytes((dtype)x->type);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++) {
-        int64_t within = token_position(places[t], o->at.dropout.sample_tokens);
-        int64_t sample = s->first_sample + o->at.dropout.sample + token_sample(places[t], o->at.dropout.sample_tokens);
+        int64_t within = token_position(token_positions[t], o->at.dropout.sample_tokens);
+        int64_t sample =
+            s->first_sample + o->at.dropout.sample + token_sample(token_positions[t], o->at.dropout.sample_tokens);
         for (int64_t c = 0; c < columns; c += 256) {
             float factor[256];
             int64_t n = columns - c < 256 ? columns - c : 256;

@@ -222,12 +222,12 @@ static void scan_counts(const op *o, const run_context *r, int32_t *counts, int 
 static void place_rows(const op *o, const run_context *r, int32_t *next, int64_t first, int64_t count)
 {
     const int32_t *experts = tensor_at(o->in[0], r->arena);
-    int32_t *places = tensor_at(o->out[0], r->arena);
+    int32_t *row_ids = tensor_at(o->out[0], r->arena);
     int64_t within;
     for (int64_t i = first; i < first + count; i++) {
         int32_t e = kind_of(&within, o, experts[i]);
         int64_t row = e >= 0 ? next[e]++ - o->at.routing.skip : -1;
-        places[i] = row >= 0 && row < o->at.rows ? (int32_t)row : -1;
+        row_ids[i] = row >= 0 && row < o->at.rows ? (int32_t)row : -1;
     }
 }
 
@@ -258,15 +258,15 @@ static void scan_slots(const op *o, const run_context *r, int32_t *counts, int p
 static void place_in_slots(const op *o, const run_context *r, int32_t *next, int64_t first, int64_t count)
 {
     const int32_t *experts = tensor_at(o->in[0], r->arena);
-    int32_t *places = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
+    int32_t *row_ids = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
     int64_t each = o->at.rows / o->at.routing.slots, within;
     for (int64_t i = first; i < first + count; i++) {
         int32_t d = kind_of(&within, o, experts[i]);
         int64_t row = next[d]++ - o->at.routing.skip;
         bool has = row >= 0 && row < each;
-        places[i] = has ? (int32_t)(d * each + row) : -1;
+        row_ids[i] = has ? (int32_t)(d * each + row) : -1;
         if (has)
-            ids[places[i]] = (int32_t)within;
+            ids[row_ids[i]] = (int32_t)within;
     }
 }
 
@@ -310,16 +310,16 @@ void cpu_overflow(const op *o, const run_context *r)
 
 void cpu_dispatch(const op *o, const run_context *r)
 {
-    const tensor *x = o->in[0], *places = o->in[1], *offsets = o->in[2], *rows = o->out[0];
+    const tensor *x = o->in[0], *row_ids = o->in[1], *offsets = o->in[2], *rows = o->out[0];
     const row_loops *loops = isa_of(r)->rows[x->type];
     const int32_t *ends = tensor_at(offsets, r->arena);
     const int64_t slots = o->at.routing.slots, each = slots ? rows->shape[0] / slots : rows->shape[0];
     size_t bytes = (size_t)(x->shape[1] * dtype_bytes((dtype)x->type));
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(rows))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++) {
-        const int32_t *to = (void *)row_at(places, r, t);
+        const int32_t *to = (void *)row_at(row_ids, r, t);
         const float *weights = o->in[3] ? (void *)row_at(o->in[3], r, t) : NULL;
-        for (int64_t j = 0; j < places->shape[1]; j++) {
+        for (int64_t j = 0; j < row_ids->shape[1]; j++) {
             if (to[j] < 0)
                 continue;
             if (weights)
@@ -336,16 +336,16 @@ void cpu_dispatch(const op *o, const run_context *r)
 
 void cpu_combine(const op *o, const run_context *r)
 {
-    const tensor *rows = o->in[0], *places = o->in[1], *weights = o->in[3], *addend = o->in[4], *y = o->out[0];
+    const tensor *rows = o->in[0], *row_ids = o->in[1], *weights = o->in[3], *addend = o->in[4], *y = o->out[0];
     const row_loops *loops = isa_of(r)->rows[y->type];
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(y))) schedule(static)
     for (int64_t t = 0; t < y->shape[0]; t++) {
-        const int32_t *from = (void *)row_at(places, r, t);
+        const int32_t *from = (void *)row_at(row_ids, r, t);
         const float *given = weights ? (void *)row_at(weights, r, t) : NULL;
         const void *row[ROUTING_ACTIVE];
         float weight[ROUTING_ACTIVE];
         int count = 0;
-        for (int64_t j = 0; j < places->shape[1]; j++)
+        for (int64_t j = 0; j < row_ids->shape[1]; j++)
             if (from[j] >= 0) {
                 row[count] = row_at(rows, r, from[j]);
                 weight[count++] = given ? given[j] : 1;
@@ -358,13 +358,13 @@ void cpu_combine(const op *o, const run_context *r)
 
 void cpu_combine_dots(const op *o, const run_context *r)
 {
-    const tensor *dy = o->in[0], *rows = o->in[1], *places = o->in[2];
+    const tensor *dy = o->in[0], *rows = o->in[1], *row_ids = o->in[2];
     const tile_loops *loops = isa_of(r)->tiles[dy->type];
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dy))) schedule(static)
     for (int64_t t = 0; t < dy->shape[0]; t++) {
-        const int32_t *from = (void *)row_at(places, r, t);
+        const int32_t *from = (void *)row_at(row_ids, r, t);
         float *dot = (void *)row_at(o->out[0], r, t);
-        for (int64_t j = 0; j < places->shape[1]; j++)
+        for (int64_t j = 0; j < row_ids->shape[1]; j++)
             dot[j] = from[j] < 0 ? 0 : loops->dot(row_at(dy, r, t), row_at(rows, r, from[j]), dy->shape[1]);
     }
 }

@@ -293,7 +293,7 @@ static bool refused(const launch_heads &at)
 static bool refused(const launch_attention_operands *of)
 {
     return refused(of->at) || of->keys % of->at.sequence || of->run < 1 || of->tokens % of->run ||
-           (!of->places && (of->run != of->at.sequence || of->tokens != of->keys));
+           (!of->token_positions && (of->run != of->at.sequence || of->tokens != of->keys));
 }
 
 /* The grid of a block for WARPS rows of each of `parts` parts of `rows`. */
@@ -327,7 +327,7 @@ static launch_attention_operands operands_of(const op *o, const run_context *r, 
     of.y = matrix(y, r);
     of.lse = whole<float>(o, lse, r);
     of.document_start = data<const int32_t>(masks[0], r);
-    of.places = data<const int32_t>(masks[1], r);
+    of.token_positions = data<const int32_t>(masks[1], r);
     of.tokens = in[0]->shape[0];
     of.keys = in[1]->shape[0];
     of.run = attention_run(o);

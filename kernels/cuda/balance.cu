@@ -10,7 +10,7 @@ static constexpr int THREADS = 256, WARPS = THREADS / WARP, SUM_THREADS = 512;
 
 struct launch_choices {
     const int32_t *chosen; /* [tokens, active] */
-    const int32_t *places; /* or NULL: token t is at t */
+    const int32_t *token_positions; /* or NULL: token t is at t */
     int64_t tokens, active, groups, experts;
     int32_t sequence; /* tokens of a group; 0: there is one */
 };
@@ -18,7 +18,7 @@ struct launch_choices {
 struct launch_router {
     const void *logits;    /* [tokens, experts] T */
     const float *load;     /* [groups, experts] */
-    const int32_t *places; /* or NULL */
+    const int32_t *token_positions; /* or NULL */
     int64_t tokens, experts;
     int32_t sequence;
     bool sigmoid;
@@ -28,16 +28,16 @@ struct launch_losses {
     float load, z; /* coefficients */
 };
 
-DEVICE int64_t group_of(const int32_t *places, int32_t sequence, int64_t token)
+DEVICE int64_t group_of(const int32_t *token_positions, int32_t sequence, int64_t token)
 {
-    return sequence == 0 ? 0 : token_sample(places ? places[token] : token, sequence);
+    return sequence == 0 ? 0 : token_sample(token_positions ? token_positions[token] : token, sequence);
 }
 
 KERNEL(THREADS, 4) count_choices(int32_t *counts, launch_choices of)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < of.tokens * of.active)
-        atomic_add(&counts[group_of(of.places, of.sequence, i / of.active) * of.experts + of.chosen[i]], 1);
+        atomic_add(&counts[group_of(of.token_positions, of.sequence, i / of.active) * of.experts + of.chosen[i]], 1);
 }
 
 /* Turns counts into floats, in place. */
@@ -118,7 +118,7 @@ template <typename T> DEVICE row_facts facts_of(const T *row, const float *load,
 
 DEVICE const float *load_of(const launch_router &of, int64_t token)
 {
-    return of.load + group_of(of.places, of.sequence, token) * of.experts;
+    return of.load + group_of(of.token_positions, of.sequence, token) * of.experts;
 }
 
 /* losses[token, 2] = the mean load, log sum exp squared */
@@ -224,12 +224,12 @@ void cuda_expert_bias(const op *o, const run_context *r)
                          data<const float>(o->in[1], r), (int32_t)o->in[0]->shape[0], o->at.scale));
 }
 
-static launch_router router_of(const op *o, const run_context *r, const tensor *places)
+static launch_router router_of(const op *o, const run_context *r, const tensor *token_positions)
 {
     const tensor *logits = o->in[0];
     return {whole(o, logits, r),
             whole<const float>(o, o->in[1], r),
-            data<const int32_t>(places, r),
+            data<const int32_t>(token_positions, r),
             logits->shape[0],
             logits->shape[1],
             o->at.balance.sequence,

@@ -332,7 +332,7 @@ struct as_largest {
     }
     DEVICE void encode(unsigned char *out, float (&x)[EACH], int n, double density)
     {
-        SHARED(uint16_t, places, COMPRESS_CHUNK);
+        SHARED(uint16_t, indices, COMPRESS_CHUNK);
         SHARED(float, chosen, COMPRESS_CHUNK);
         SHARED(float, levels, 3);
         int k = kept(n, density), me = (int)threadIdx.x;
@@ -342,7 +342,7 @@ struct as_largest {
         {
             int slot = p.take(magnitude_of(x[j])); /* zeros beyond the end come last of the equals */
             if (slot >= 0) {
-                places[slot] = (uint16_t)place_of(j);
+                indices[slot] = (uint16_t)place_of(j);
                 chosen[slot] = x[j];
                 taken |= 1u << j;
             }
@@ -355,8 +355,8 @@ struct as_largest {
         if (me < COMPRESS_LEVELS)
             out[me] = (unsigned char)(magnitude_of(levels[1 + me / 2]) >> (16 + 8 * (me % 2)));
         out += COMPRESS_LEVELS;
-        put_fields<COMPRESS_PLACE_BITS>(out, k, me, CHUNK_THREADS, [=](int i) { return (int)places[i]; });
-        out += compress_field_bytes(k, COMPRESS_PLACE_BITS);
+        put_fields<COMPRESS_INDEX_BITS>(out, k, me, CHUNK_THREADS, [=](int i) { return (int)indices[i]; });
+        out += compress_field_bytes(k, COMPRESS_INDEX_BITS);
         put_fields<COMPRESS_CODE_BITS>(out, k, me, CHUNK_THREADS, [=](int i) { return code_of(chosen[i], middle); });
         UNROLL for (int j = 0; j < EACH; j++) if (taken >> j & 1)
         {
@@ -370,17 +370,17 @@ struct as_largest {
         int k = kept(n, density);
         bool ascends = true;
         UNROLL for (int j = 0; j < EACH; j++) sent[place_of(j)] = 0;
-        const unsigned char *places = in + COMPRESS_LEVELS;
-        const unsigned char *codes = places + compress_field_bytes(k, COMPRESS_PLACE_BITS);
+        const unsigned char *indices = in + COMPRESS_LEVELS;
+        const unsigned char *codes = indices + compress_field_bytes(k, COMPRESS_INDEX_BITS);
         for (int i = (int)threadIdx.x; i < k; i += CHUNK_THREADS) {
-            int place = get_field<COMPRESS_PLACE_BITS>(places, i);
-            ascends = ascends && place < n && (i == 0 || place > get_field<COMPRESS_PLACE_BITS>(places, i - 1));
+            int place = get_field<COMPRESS_INDEX_BITS>(indices, i);
+            ascends = ascends && place < n && (i == 0 || place > get_field<COMPRESS_INDEX_BITS>(indices, i - 1));
         }
         bool sound = !block_any(!ascends); /* a barrier: zeros are there; no two threads have one place */
         for (int i = (int)threadIdx.x; i < k && sound; i += CHUNK_THREADS) {
             int code = get_field<COMPRESS_CODE_BITS>(codes, i);
             float level = bf16_value(in[code / 2 * 2] | (uint32_t)in[code / 2 * 2 + 1] << 8);
-            sent[get_field<COMPRESS_PLACE_BITS>(places, i)] = code & 1 ? -level : level;
+            sent[get_field<COMPRESS_INDEX_BITS>(indices, i)] = code & 1 ? -level : level;
         }
         block_barrier(); /* everything is */
         UNROLL for (int j = 0; j < EACH; j++) x[j] = sent[place_of(j)];
@@ -432,7 +432,7 @@ struct as_frequencies {
     DEVICE void put_run(unsigned char *out, float (&back)[2], const float (&c)[2], int k)
     {
         SHARED(uint16_t, room, WARPS * 2 * COMPRESS_RUN);
-        uint16_t *places = room + warp_of() * 2 * COMPRESS_RUN, *values = places + COMPRESS_RUN;
+        uint16_t *indices = room + warp_of() * 2 * COMPRESS_RUN, *values = indices + COMPRESS_RUN;
         uint32_t low = magnitude_of(c[0]), high = magnitude_of(c[1]), threshold = 0;
         for (int bit = 30; bit >= 0; bit--) {
             uint32_t tried = threshold | 1u << bit;
@@ -444,16 +444,16 @@ struct as_frequencies {
         {
             int slot = p.take(half ? high : low);
             if (slot >= 0) {
-                places[slot] = (uint16_t)(half * WARP + lane_of());
+                indices[slot] = (uint16_t)(half * WARP + lane_of());
                 values[slot] = bf16_bits(c[half]);
             }
         }
         warp_barrier(); /* this one is there */
-        put_fields<COMPRESS_RUN_PLACE_BITS>(out, k, lane_of(), WARP, [=](int i) { return (int)places[i]; });
+        put_fields<COMPRESS_RUN_PLACE_BITS>(out, k, lane_of(), WARP, [=](int i) { return (int)indices[i]; });
         put_fields<8>(out + compress_field_bytes(k, COMPRESS_RUN_PLACE_BITS), 2 * k, lane_of(), WARP,
                       [=](int i) { return values[i / 2] >> 8 * (i % 2) & 255; });
         transform_back(
-            back, k, [=](int f) { return (int)places[f]; }, [=](int f) { return (uint32_t)values[f]; });
+            back, k, [=](int f) { return (int)indices[f]; }, [=](int f) { return (uint32_t)values[f]; });
     }
     DEVICE void encode(unsigned char *out, float (&x)[EACH], int n, double density)
     {
@@ -487,15 +487,15 @@ struct as_frequencies {
         UNROLL for (int r = 0; r < RUNS; r++)
         {
             int run = warp_of() * RUNS + r;
-            const unsigned char *places = in + run * run_bytes;
-            const unsigned char *values = places + compress_field_bytes(k, COMPRESS_RUN_PLACE_BITS);
+            const unsigned char *indices = in + run * run_bytes;
+            const unsigned char *values = indices + compress_field_bytes(k, COMPRESS_RUN_PLACE_BITS);
             float y[2] = {0, 0};
             if (run * COMPRESS_RUN < n)
                 transform_back(
                     y, k,
                     [&](int f) {
-                        int place = get_field<COMPRESS_RUN_PLACE_BITS>(places, f);
-                        sound = sound && (f == 0 || place > get_field<COMPRESS_RUN_PLACE_BITS>(places, f - 1));
+                        int place = get_field<COMPRESS_RUN_PLACE_BITS>(indices, f);
+                        sound = sound && (f == 0 || place > get_field<COMPRESS_RUN_PLACE_BITS>(indices, f - 1));
                         return place;
                     },
                     [=](int f) { return values[2 * f] | (uint32_t)values[2 * f + 1] << 8; });

@@ -41,7 +41,7 @@ enum { PIECE = 256, ALIGNMENT = 16 };
 #endif
 
 typedef struct operands {
-    const tensor *q, *k, *v, *y, *lse, *document_start, *places, *dy, *dq, *dk, *dv;
+    const tensor *q, *k, *v, *y, *lse, *document_start, *token_positions, *dy, *dq, *dk, *dv;
 } operands;
 
 static operands operands_of(const op *o)
@@ -51,7 +51,7 @@ static operands operands_of(const op *o)
                           .k = o->in[1],
                           .v = o->in[2],
                           .document_start = o->in[3],
-                          .places = o->in[4],
+                          .token_positions = o->in[4],
                           .y = o->out[0],
                           .lse = o->out[1]};
     return (operands){.dy = o->in[0],
@@ -61,7 +61,7 @@ static operands operands_of(const op *o)
                       .y = o->in[4],
                       .lse = o->in[5],
                       .document_start = o->in[6],
-                      .places = o->in[7],
+                      .token_positions = o->in[7],
                       .dq = o->out[0],
                       .dk = o->out[1],
                       .dv = o->out[2]};
@@ -70,7 +70,7 @@ static operands operands_of(const op *o)
 /* The index of a run in its sample, in runs. */
 static int64_t run_of(const op *o, int run)
 {
-    return token_half(o->at.group_rank, o->at.group_size, run);
+    return token_zigzag(o->at.group_rank, o->at.group_size, run);
 }
 
 /* Counts the keys of a sample up to the last one that the run sees. */
@@ -100,9 +100,10 @@ static bool takes(const op *o)
             return false;
     /* cuDNN takes queries that are whole samples, or two runs of each known before the batch is. It has no candidate
      * for runs with a window. Rows of four-byte numbers begin at multiples of 16 bytes. */
-    if (x.places && (o->at.group_size <= 1 || token_window(o->at.window, o->at.sequence) != 0 ||
-                     o->at.run * 4 % ALIGNMENT != 0 || x.q->shape[0] != TOKEN_HALVES * samples_of(o) * o->at.run ||
-                     (x.dk && !(tensor_contiguous(x.dk) && tensor_contiguous(x.dv)))))
+    if (x.token_positions &&
+        (o->at.group_size <= 1 || token_window(o->at.window, o->at.sequence) != 0 || o->at.run * 4 % ALIGNMENT != 0 ||
+         x.q->shape[0] != TOKEN_RUNS * samples_of(o) * o->at.run ||
+         (x.dk && !(tensor_contiguous(x.dk) && tensor_contiguous(x.dv)))))
         return false;
     return tensor_contiguous(x.lse) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
            x.q->shape[0] % attention_run(o) == 0 && o->at.cap == 0 && heads_suit_cudnn((int)o->at.head_size) &&
@@ -133,7 +134,7 @@ static layout layout_of(const cudnn_graph_shape *a, const op *o)
     layout l = {0};
     l.dk = a->backward ? rounded(a->samples * a->heads * a->sequence * 4) : 0;
     /* the earlier run ends within a sample's first half */
-    int64_t keys = a->backward && o->at.run ? a->samples * (o->at.sequence / TOKEN_HALVES) * a->kv_heads : 0;
+    int64_t keys = a->backward && o->at.run ? a->samples * (o->at.sequence / TOKEN_RUNS) * a->kv_heads : 0;
     l.dv = l.dk + rounded(keys * a->head_size * 2);
     l.workspace = l.dv + rounded(keys * a->v_head_size * 2);
     l.bytes = l.workspace + a->workspace;
@@ -214,12 +215,12 @@ enum { OWN = 0, DOCUMENTS = 4 };
 typedef struct plan {
     cudnn_graph_shape shape; /* a part's; keys: of a whole sample */
     int64_t parts;
-    int runs;                         /* 1, or TOKEN_HALVES */
-    bool open;                        /* the library has candidates */
-    cudnn_graph *graph[TOKEN_HALVES]; /* one per run of queries */
-    int chosen;                       /* OWN, or 1 + the graphs' candidate */
-    op first;                         /* the op that it was made for; timing uses its operands */
-    cudnnStatus_t *outcome;           /* receives a tried candidate's; NULL: a failure is fatal */
+    int runs;                       /* 1, or TOKEN_RUNS */
+    bool open;                      /* the library has candidates */
+    cudnn_graph *graph[TOKEN_RUNS]; /* one per run of queries */
+    int chosen;                     /* OWN, or 1 + the graphs' candidate */
+    op first;                       /* the op that it was made for; timing uses its operands */
+    cudnnStatus_t *outcome;         /* receives a tried candidate's; NULL: a failure is fatal */
     cudnn *owner;
     struct plan *next;
 } plan;
@@ -230,7 +231,7 @@ typedef struct call {
     plan *plan;
     op of;
     cudnn_api_builder packs;             /* one per part and run */
-    int32_t shift[TOKEN_HALVES];         /* keys before the run */
+    int32_t shift[TOKEN_RUNS];           /* keys before the run */
     float numbers[CUDNN_GRAPH_OPERANDS]; /* operands that are numbers, by id */
     struct call *next;
 } call;
@@ -411,12 +412,12 @@ static void give_documents(void *out, int64_t bytes, const void *plan_)
         starts[i] = (int32_t)(place_of(&p->first, i) % p->shape.keys / length * length);
 }
 
-static void give_places(void *out, int64_t bytes, const void *plan_)
+static void give_positions(void *out, int64_t bytes, const void *plan_)
 {
     const plan *p = plan_;
-    int32_t *places = out;
+    int32_t *token_positions = out;
     for (int64_t i = 0; i < bytes / 4; i++)
-        places[i] = (int32_t)place_of(&p->first, i);
+        token_positions[i] = (int32_t)place_of(&p->first, i);
 }
 
 enum { PITCHES_TEXT = 200, RUNS_TEXT = 64 };
@@ -464,8 +465,8 @@ static void offer(const cudnn *c, plan *p)
         item.reads[5] = region(x.dy, c->arena);
         item.reads[6] = region(x.lse, c->arena);
     }
-    item.reads[7] = region(x.places, c->arena);
-    item.reads[7].give = give_places;
+    item.reads[7] = region(x.token_positions, c->arena);
+    item.reads[7].give = give_positions;
     tuning_add(c->with.tuning, &item);
 }
 
@@ -475,16 +476,16 @@ static void pack(call *k, char *const at[CUDNN_GRAPH_OPERANDS], char *workspace)
 {
     cudnn_api_builder *b = &k->packs;
     int64_t ids[CUDNN_GRAPH_OPERANDS];
-    void *places[CUDNN_GRAPH_OPERANDS];
+    void *token_positions[CUDNN_GRAPH_OPERANDS];
     int count = 0;
     for (int i = 0; i < CUDNN_GRAPH_OPERANDS; i++)
         if (at[i]) {
             ids[count] = i;
-            places[count++] = at[i];
+            token_positions[count++] = at[i];
         }
     cudnnBackendDescriptor_t d = cudnn_api_make(b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     cudnn_api_set(b, d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
-    cudnn_api_set(b, d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, places);
+    cudnn_api_set(b, d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, token_positions);
     cudnn_api_set(b, d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     cudnn_api_finish(b, d);
 }
@@ -589,7 +590,7 @@ static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *a;
     p->parts = o->at.kv_heads / a->kv_heads * (samples_of(o) / a->samples);
-    p->runs = o->at.run ? TOKEN_HALVES : 1;
+    p->runs = o->at.run ? TOKEN_RUNS : 1;
     p->owner = c;
     p->first = *o;
     p->open = open_graphs(p);
@@ -678,7 +679,7 @@ void cudnn_close(cudnn *c)
     }
     for (plan *p = c->plans, *next; p; p = next) {
         next = p->next;
-        for (int i = 0; i < TOKEN_HALVES; i++)
+        for (int i = 0; i < TOKEN_RUNS; i++)
             cudnn_graph_close(p->graph[i]);
         free(p);
     }

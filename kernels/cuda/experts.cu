@@ -12,8 +12,8 @@ struct launch_route_grad {
     const int32_t *experts;
 };
 
-struct launch_places {
-    const int32_t *places;  /* [tokens, active] */
+struct launch_row_ids {
+    const int32_t *row_ids;  /* [tokens, active] */
     const float *weights;   /* the same, or NULL: 1 */
     const int32_t *offsets; /* [experts + 1]; of dispatch */
     int64_t tokens, active, experts;
@@ -237,7 +237,7 @@ template <typename F> DEVICE void number_chunk(int32_t *next, const int32_t *exp
 }
 
 struct assignment {
-    int32_t *places, *ids, *offsets, *counts, *totals;
+    int32_t *row_ids, *ids, *offsets, *counts, *totals;
     const int32_t *experts;
     int64_t count, chunks, skip, rows;
     kinds of;
@@ -330,10 +330,10 @@ KERNEL(THREADS, 4) place_chunks(assignment a)
     if (chunk == 0 && lane == 0)
         a.offsets[a.of.local] = within(before - a.skip, a.rows);
     warp_barrier();
-    int32_t *places = a.places + chunk * CHUNK;
+    int32_t *row_ids = a.row_ids + chunk * CHUNK;
     auto place_row = [&](int i, int32_t, int32_t, int32_t number) {
         int64_t row = number - a.skip;
-        places[i] = number >= 0 && row >= 0 && row < a.rows ? (int32_t)row : -1;
+        row_ids[i] = number >= 0 && row >= 0 && row < a.rows ? (int32_t)row : -1;
     };
     number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.of, place_row);
 }
@@ -358,13 +358,13 @@ KERNEL(THREADS, 4) place_slots(assignment a)
     for (int64_t row = chunk * WARP + lane; row < a.rows; row += a.chunks * WARP)
         if (row % each >= a.totals[row / each] - a.skip)
             a.ids[row] = -1;
-    int32_t *places = a.places + chunk * CHUNK;
+    int32_t *row_ids = a.row_ids + chunk * CHUNK;
     auto place_row = [&](int i, int32_t slot, int32_t id, int32_t number) {
         int64_t row = number - a.skip;
         bool has = row >= 0 && row < each;
-        places[i] = has ? (int32_t)(slot * each + row) : -1;
+        row_ids[i] = has ? (int32_t)(slot * each + row) : -1;
         if (has)
-            a.ids[places[i]] = id;
+            a.ids[row_ids[i]] = id;
     };
     number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.of, place_row);
 }
@@ -421,7 +421,7 @@ count_overflow(float *over, const int32_t *experts, int64_t assignments, op_capa
 /* A block sends a token; the blocks past `tokens` write the rows that no token has. Rows of `pieces` vectors. */
 template <typename T, int V>
 KERNEL(512, 2)
-send_rows(launch_matrix rows, launch_matrix x, launch_places of, int64_t pieces, int64_t row_count)
+send_rows(launch_matrix rows, launch_matrix x, launch_row_ids of, int64_t pieces, int64_t row_count)
 {
     T *to = (T *)rows.at;
     if ((int64_t)blockIdx.x >= of.tokens) {
@@ -442,11 +442,11 @@ send_rows(launch_matrix rows, launch_matrix x, launch_places of, int64_t pieces,
         float value[V];
         load(value, from + piece * V);
         for (int64_t at = token * of.active; at < (token + 1) * of.active; at++) {
-            if (of.places[at] < 0)
+            if (of.row_ids[at] < 0)
                 continue;
             float weight = of.weights ? of.weights[at] : 1.0f, sent[V];
             UNROLL for (int i = 0; i < V; i++) sent[i] = weight * value[i];
-            store(to + of.places[at] * rows.pitch + piece * V, sent);
+            store(to + of.row_ids[at] * rows.pitch + piece * V, sent);
         }
     }
 }
@@ -455,13 +455,13 @@ send_rows(launch_matrix rows, launch_matrix x, launch_places of, int64_t pieces,
  * token without rows is already there. */
 template <typename T, int V>
 KERNEL(512, 2)
-add_rows_of_tokens(launch_matrix y, launch_matrix rows, launch_matrix addend, launch_places of, int64_t pieces)
+add_rows_of_tokens(launch_matrix y, launch_matrix rows, launch_matrix addend, launch_row_ids of, int64_t pieces)
 {
     constexpr int AHEAD = 4;
     int64_t token = blockIdx.x, end = (token + 1) * of.active;
     bool there = y.at == addend.at && y.pitch == addend.pitch;
     for (int64_t at = token * of.active; there && at < end; at++)
-        there = of.places[at] < 0;
+        there = of.row_ids[at] < 0;
     if (there)
         return;
     for (int64_t piece = threadIdx.x; piece < pieces; piece += blockDim.x) {
@@ -471,14 +471,14 @@ add_rows_of_tokens(launch_matrix y, launch_matrix rows, launch_matrix addend, la
         for (int64_t at = token * of.active; at < end; at += AHEAD) {
             UNROLL for (int k = 0; k < AHEAD; k++)
             {
-                int32_t place = at + k < end ? of.places[at + k] : -1;
+                int32_t place = at + k < end ? of.row_ids[at + k] : -1;
                 UNROLL for (int i = 0; i < V; i++) part[k][i] = 0;
                 if (place >= 0)
                     load(part[k], (const T *)rows.at + place * rows.pitch + piece * V);
             }
             UNROLL for (int k = 0; k < AHEAD; k++)
             {
-                bool has = at + k < end && of.places[at + k] >= 0;
+                bool has = at + k < end && of.row_ids[at + k] >= 0;
                 float weight = has && of.weights ? of.weights[at + k] : 1.0f;
                 UNROLL for (int i = 0; i < V; i++) sum[i] = has ? fmaf(weight, part[k][i], sum[i]) : sum[i];
             }
@@ -490,13 +490,13 @@ add_rows_of_tokens(launch_matrix y, launch_matrix rows, launch_matrix addend, la
 /* A block handles a token, a warp a row. */
 template <typename T, int V>
 KERNEL(THREADS, 8)
-dot_rows_of_tokens(float *dweights, launch_matrix dy, launch_matrix rows, launch_places of, int64_t pieces)
+dot_rows_of_tokens(float *dweights, launch_matrix dy, launch_matrix rows, launch_row_ids of, int64_t pieces)
 {
     int64_t token = blockIdx.x;
     int lane = (int)threadIdx.x % WARP;
     const T *from = (const T *)dy.at + token * dy.pitch;
     for (int64_t j = threadIdx.x / WARP; j < of.active; j += WARPS) {
-        int32_t place = of.places[token * of.active + j];
+        int32_t place = of.row_ids[token * of.active + j];
         float sum = 0;
         for (int64_t piece = lane; place >= 0 && piece < pieces; piece += WARP) {
             float a[V], b[V];
@@ -605,14 +605,14 @@ void cuda_overflow(const op *o, const run_context *r)
 }
 
 /* offsets, weights: NULL where the kernel reads none */
-static launch_places places_of(const op *o, const run_context *r, const tensor *places, const tensor *offsets,
+static launch_row_ids places_of(const op *o, const run_context *r, const tensor *row_ids, const tensor *offsets,
                                const tensor *weights)
 {
-    return {whole<const int32_t>(o, places, r),
+    return {whole<const int32_t>(o, row_ids, r),
             whole<const float>(o, weights, r),
             data<const int32_t>(offsets, r),
-            places->shape[0],
-            places->shape[1],
+            row_ids->shape[0],
+            row_ids->shape[1],
             offsets ? offsets->shape[0] - 1 : 0,
             o->at.routing.slots};
 }
@@ -632,7 +632,7 @@ void cuda_dispatch(const op *o, const run_context *r)
 {
     const launch_matrix rows = matrix(o->out[0], r), x = matrix(o->in[0], r);
     const int64_t count = o->out[0]->shape[0], columns = columns_of(o->out[0]), behind = count < 1024 ? count : 1024;
-    const launch_places of = places_of(o, r, o->in[1], o->in[2], o->in[3]);
+    const launch_row_ids of = places_of(o, r, o->in[1], o->in[2], o->in[3]);
     auto is_wide = [&](int vector) { return columns % vector == 0 && divides(vector, rows) && divides(vector, x); };
     cuda_launched(o, with_access(o->in[0]->type, is_wide, [&](auto t, auto v) {
                       return launch(send_rows<decltype(t), v()>, (unsigned)(of.tokens + behind),
@@ -642,7 +642,7 @@ void cuda_dispatch(const op *o, const run_context *r)
 
 /* Launches kernel_of(T(), V()) with a block for each token, of `threads` threads; 0: as many as its `columns` want. */
 template <typename K, typename... A>
-static void each_token(const op *o, const run_context *r, const launch_places &of, const tensor *like, unsigned threads,
+static void each_token(const op *o, const run_context *r, const launch_row_ids &of, const tensor *like, unsigned threads,
                        K kernel_of, A... a)
 {
     const int64_t columns = like->shape[1];

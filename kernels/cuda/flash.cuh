@@ -45,9 +45,9 @@ struct launch_attention_operands {
     launch_matrix q, k, v, y;
     float *lse;                    /* [tokens / run, heads, run] */
     const int32_t *document_start; /* [tokens] or NULL */
-    const int32_t *places;         /* [tokens] of the queries among the keys; NULL: they are the same tokens */
+    const int32_t *token_positions;         /* [tokens] of the queries among the keys; NULL: they are the same tokens */
     int64_t tokens, keys;
-    int32_t run; /* so many queries each have neighbouring places in one sample; without places, a sample */
+    int32_t run; /* so many queries each have neighbouring places in one sample; without token_positions, a sample */
     launch_heads at;
     const void *sinks; /* [heads] T or NULL; its gradient does not read them */
     float *largest;    /* [heads, tokens], of neither sinks nor a cap; or NULL */
@@ -75,7 +75,7 @@ struct flash_run {
 template <typename T> struct flash_in {
     flash_rows<const T> q, k, v;
     float *lse;
-    const int32_t *document_start, *places;
+    const int32_t *document_start, *token_positions;
     int64_t tokens;
     int32_t heads, kv_heads, sequence, window, run, runs;
     float scale, cap;
@@ -85,7 +85,7 @@ template <typename T> struct flash_in {
 
     __device__ flash_run run_at(int32_t i) const
     {
-        int64_t row = (int64_t)i * run, place = places ? places[row] : row;
+        int64_t row = (int64_t)i * run, place = token_positions ? token_positions[row] : row;
         return {row, token_sample(place, sequence) * sequence, (int32_t)token_position(place, sequence)};
     }
 
@@ -259,7 +259,7 @@ template <typename T> static inline flash_in<T> flash_of(const launch_attention_
             flash_rows_of<const T>(of->v),
             of->lse,
             of->document_start,
-            of->places,
+            of->token_positions,
             of->tokens,
             of->at.heads,
             of->at.kv_heads,

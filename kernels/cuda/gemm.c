@@ -53,10 +53,10 @@ typedef struct blas_shape {
     int32_t alignment[OPERANDS];      /* bytes; 0: absent */
 } blas_shape;
 
-typedef struct places {
+typedef struct addresses {
     void *at[OPERANDS];
     void *workspace;
-} places;
+} addresses;
 
 /* A shape's descriptors and algorithms, the library's best guess first. */
 typedef struct plan {
@@ -66,8 +66,8 @@ typedef struct plan {
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t found[TUNING_CANDIDATES], chosen;
-    int candidates; /* 0: a fused product that the library does not do */
-    places first;   /* operands of the op that it was made for; used for timing */
+    int candidates;  /* 0: a fused product that the library does not do */
+    addresses first; /* operands of the op that it was made for; used for timing */
     struct plan *next;
 } plan;
 
@@ -93,15 +93,15 @@ int64_t gemm_workspace_bytes(const op *o)
 /* ---- an op's operands ------------------------------------------------------------------------------------------ */
 
 /* The library's A and B are the product's B and A; its C is the addend. */
-static places places_of(const matrix_product *p, const op *o, char *arena)
+static addresses addresses_of(const matrix_product *p, const op *o, char *arena)
 {
-    return (places){.at = {[OPERAND_A] = tensor_at(p->b, arena),
-                           [OPERAND_B] = tensor_at(p->a, arena),
-                           [OPERAND_C] = tensor_at(p->added ? p->added : p->c, arena),
-                           [OPERAND_D] = tensor_at(p->c, arena),
-                           [OPERAND_BIAS] = tensor_at(p->bias, arena),
-                           [OPERAND_AUX] = tensor_at(p->gelu, arena)},
-                    .workspace = tensor_at(o->scratch, arena)};
+    return (addresses){.at = {[OPERAND_A] = tensor_at(p->b, arena),
+                              [OPERAND_B] = tensor_at(p->a, arena),
+                              [OPERAND_C] = tensor_at(p->added ? p->added : p->c, arena),
+                              [OPERAND_D] = tensor_at(p->c, arena),
+                              [OPERAND_BIAS] = tensor_at(p->bias, arena),
+                              [OPERAND_AUX] = tensor_at(p->gelu, arena)},
+                       .workspace = tensor_at(o->scratch, arena)};
 }
 
 /* Returns the largest power of two that divides the address, up to ALIGNMENT_MOST. */
@@ -113,7 +113,7 @@ static int32_t alignment_of(const void *at)
 
 /* The library's bias gradients overwrite: over several micro-batches they would want a second pass, and bias_grad
  * adds. */
-static cublasLtEpilogue_t epilogue_of(const op *o, const places *at)
+static cublasLtEpilogue_t epilogue_of(const op *o, const addresses *at)
 {
     bool bias = at->at[OPERAND_BIAS], aux = at->at[OPERAND_AUX];
     if (!fuse_is_fused(o))
@@ -125,7 +125,7 @@ static cublasLtEpilogue_t epilogue_of(const op *o, const places *at)
     return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
-static blas_shape shape_of(const op *o, const matrix_product *p, const places *at)
+static blas_shape shape_of(const op *o, const matrix_product *p, const addresses *at)
 {
     blas_shape s;
     memset(&s, 0, sizeof s);
@@ -164,7 +164,7 @@ static cublasLtMatrixLayout_t layout(int32_t type, int64_t rows, int64_t columns
         cublasLtMatmulDescSetAttribute((p)->description, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
 
 /* Sets the epilogue's operands, the only addresses in a description. */
-static void point(const plan *p, const places *at)
+static void point(const plan *p, const addresses *at)
 {
     if (p->shape.alignment[OPERAND_BIAS])
         DESCRIBE(p, BIAS_POINTER, at->at[OPERAND_BIAS]);
@@ -228,7 +228,7 @@ static void find_algorithms(plan *p)
     p->chosen = p->found[0];
 }
 
-static cublasStatus_t launch(const plan *p, const places *at, const cublasLtMatmulAlgo_t *algorithm, void *stream)
+static cublasStatus_t launch(const plan *p, const addresses *at, const cublasLtMatmulAlgo_t *algorithm, void *stream)
 {
     float alpha = 1, beta = p->shape.adds ? 1 : 0;
     point(p, at);
@@ -327,7 +327,7 @@ static void offer(const gemm *g, plan *p)
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
-static plan *plan_make(gemm *g, const blas_shape *shape, const places *first)
+static plan *plan_make(gemm *g, const blas_shape *shape, const addresses *first)
 {
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *shape;
@@ -345,7 +345,7 @@ static plan *plan_make(gemm *g, const blas_shape *shape, const places *first)
 static plan *plan_for(gemm *g, const op *o, char *arena)
 {
     matrix_product x = product_of(o);
-    places at = places_of(&x, o, arena);
+    addresses at = addresses_of(&x, o, arena);
     blas_shape shape = shape_of(o, &x, &at);
     for (plan *p = g->plans; p; p = p->next)
         if (!memcmp(&p->shape, &shape, sizeof shape))
@@ -392,7 +392,7 @@ static bool run_plan(const op_prepared *self, const op *o, const run_context *r)
                (p->shape.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->shape.epilogue != CUBLASLT_EPILOGUE_BIAS);
     op what = all ? *o : fuse_first(o), second = all ? *o : fuse_second(o);
     matrix_product x = product_of(&what);
-    places at = places_of(&x, &what, r->arena);
+    addresses at = addresses_of(&x, &what, r->arena);
     BLAS_MUST(launch(p, &at, &p->chosen, r->stream));
     if (!all)
         (op_has(&second, OP_GRADIENT) ? cuda_gelu_grad : cuda_gelu)(&second, r);

@@ -290,14 +290,14 @@ template <typename Word> KERNEL(THREADS, 4) zero_words(Word *y, int64_t words)
 template <typename T, int V>
 KERNEL(THREADS, 4)
 dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const step_scalars *scalars, int64_t rows,
-             int64_t columns, const int32_t *places, int32_t sample, int32_t sequence, int32_t site, float probability)
+             int64_t columns, const int32_t *token_positions, int32_t sample, int32_t sequence, int32_t site, float probability)
 {
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
     if (column >= columns)
         return;
     float keep = 1.0f / (1.0f - probability);
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-        int64_t token = places[row];
+        int64_t token = token_positions[row];
         uint64_t global_sample = (uint64_t)(scalars->first_sample + sample + token_sample(token, sequence));
         uint64_t element = (uint64_t)(token_position(token, sequence) * columns + column);
         float a[V];
@@ -320,13 +320,13 @@ dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const step_scal
 /* rows of `words` words, a thread a word of some rows */
 template <typename W>
 KERNEL(THREADS, 4)
-arrange_rows(W *y, const W *x, const int32_t *places, int64_t rows, int64_t words, bool inverse)
+arrange_rows(W *y, const W *x, const int32_t *token_positions, int64_t rows, int64_t words, bool inverse)
 {
     int64_t word = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (word >= words)
         return;
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-        int64_t place = places[row], to = inverse ? row : place, from = inverse ? place : row;
+        int64_t place = token_positions[row], to = inverse ? row : place, from = inverse ? place : row;
         y[to * words + word] = x[from * words + word];
     }
 }

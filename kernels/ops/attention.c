@@ -11,17 +11,17 @@ static void check_values(const op *o, const tensor *k, const tensor *v)
 }
 
 /* Checks the inputs `in`: q, k, v. */
-static void check_attention(const op *o, tensor *const *in, const tensor *document_start, const tensor *places)
+static void check_attention(const op *o, tensor *const *in, const tensor *document_start, const tensor *token_positions)
 {
     const tensor *q = in[0], *k = in[1];
     infer_check_heads(o, q, k);
     check_values(o, k, in[2]);
     OPERANDS_CHECK(o->at.sequence > 0 && k->shape[0] % o->at.sequence == 0,
                    "keys must be whole samples of attributes.sequence");
-    OPERANDS_CHECK(places ? infer_is_vector(places, DTYPE_INT32, q->shape[0]) && o->at.run > 0 &&
-                                q->shape[0] % o->at.run == 0 && o->at.sequence % o->at.run == 0
-                          : o->at.run == 0 && q->shape[0] == k->shape[0],
-                   "as many queries as keys, or places int32[t] in runs of attributes.run");
+    OPERANDS_CHECK(token_positions ? infer_is_vector(token_positions, DTYPE_INT32, q->shape[0]) && o->at.run > 0 &&
+                                         q->shape[0] % o->at.run == 0 && o->at.sequence % o->at.run == 0
+                                   : o->at.run == 0 && q->shape[0] == k->shape[0],
+                   "as many queries as keys, or token_positions int32[t] in runs of attributes.run");
     OPERANDS_CHECK(o->at.window >= 0 && o->at.cap >= 0, "neither the window nor the cap may be negative");
     OPERANDS_CHECK(!document_start || infer_is_vector(document_start, DTYPE_INT32, q->shape[0]),
                    "document_start int32[t]");
@@ -57,17 +57,18 @@ bool attention_work_varies(const op *o)
     return o->in[o->kind == OP_attention ? 3 : 6] || (o->at.run && token_window(o->at.window, o->at.sequence) > 0);
 }
 
-tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
-                         tensor *sinks, const op_attributes *at)
+tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
+                         tensor *token_positions, tensor *sinks, const op_attributes *at)
 {
-    const op o = {.kind = OP_attention, .in = {in->q, in->k, in->v, document_start, places, sinks}, .at = *at};
+    const op o = {.kind = OP_attention, .in = {in->q, in->k, in->v, document_start, token_positions, sinks}, .at = *at};
     return record_first(r, name, &o, 3);
 }
 
 tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
-                               tensor *places, tensor *peaks, const op_attributes *at)
+                               tensor *token_positions, tensor *peaks, const op_attributes *at)
 {
-    const op attention = {.kind = OP_attention, .in = {in->q, in->k, in->v, document_start, places}, .at = *at};
+    const op attention = {
+        .kind = OP_attention, .in = {in->q, in->k, in->v, document_start, token_positions}, .at = *at};
     const op *made = recorder_record(r, name, &attention, 7, NULL);
     const op note = {.kind = OP_largest, .in = {made->out[2]}, .out = {peaks}, .at.accumulate = OP_WRITES_FIRST};
     recorder_record(r, "attention/largest", &note, 0, NULL);

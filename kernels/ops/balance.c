@@ -11,10 +11,10 @@ static bool is_share(const tensor *t, unsigned slots)
 }
 
 /* Counts are summed before they are scaled: sums of integers are exact, so that no bit depends on the ranks. */
-tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *places, const op_balance *as,
-                           double scale)
+tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *token_positions,
+                           const op_balance *as, double scale)
 {
-    op like = {.kind = OP_expert_load, .in = {experts, places}, .at = {.balance = *as, .scale = 1}};
+    op like = {.kind = OP_expert_load, .in = {experts, token_positions}, .at = {.balance = *as, .scale = 1}};
     tensor *load = record_first(r, name, &like, 1);
     for (axis a = 0; a < AXIS_COUNT; a++)
         if (axis_rows[a].layers && is_share(load, r->grid.group[a].slots))
@@ -29,7 +29,7 @@ void infer_expert_load(op *o)
     const tensor *experts = o->in[0];
     const op_balance *as = &o->at.balance;
     OPERANDS_CHECK(infer_is_matrix(experts, DTYPE_INT32, experts->shape[0], experts->shape[1]), "experts int32[t, k]");
-    OPERANDS_CHECK(!o->in[1] || infer_is_vector(o->in[1], DTYPE_INT32, experts->shape[0]), "places int32[t]");
+    OPERANDS_CHECK(!o->in[1] || infer_is_vector(o->in[1], DTYPE_INT32, experts->shape[0]), "token_positions int32[t]");
     OPERANDS_CHECK(as->groups > 0 && as->experts > 0 && as->sequence >= 0 && (as->sequence > 0 || as->groups == 1),
                    "attributes.balance must say how many groups and experts there are; one group without a sequence");
     infer_shape(o->out[0], DTYPE_FP32, 2, as->groups, as->experts, 0);
@@ -94,12 +94,13 @@ GRADIENTLESS(expert_bias, cost_each(o, 2, 0))
 
 /* ---- the losses -------------------------------------------------------------------------------------------------- */
 
-static void check_logits(const op *o, const tensor *logits, const tensor *load, const tensor *places)
+static void check_logits(const op *o, const tensor *logits, const tensor *load, const tensor *token_positions)
 {
     OPERANDS_CHECK(infer_is_activation(logits), "logits[t, experts]");
     OPERANDS_CHECK(infer_is_matrix(load, DTYPE_FP32, load->shape[0], logits->shape[1]) && load->shape[0] > 0,
                    "load[groups, experts] fp32");
-    OPERANDS_CHECK(!places || infer_is_vector(places, DTYPE_INT32, logits->shape[0]), "places int32[t]");
+    OPERANDS_CHECK(!token_positions || infer_is_vector(token_positions, DTYPE_INT32, logits->shape[0]),
+                   "token_positions int32[t]");
     OPERANDS_CHECK(o->at.balance.sequence > 0 || (o->at.balance.sequence == 0 && load->shape[0] == 1),
                    "attributes.balance.sequence must not be negative; 0: there is one group");
 }
@@ -107,7 +108,7 @@ static void check_logits(const op *o, const tensor *logits, const tensor *load, 
 void record_balance(recorder *r, const char *name, tensor *sums, const record_balance_in *in, const op_balance *as)
 {
     op like = {.kind = OP_balance,
-               .in = {in->logits, in->load, in->places},
+               .in = {in->logits, in->load, in->token_positions},
                .out = {sums},
                .at = {.balance = *as, .accumulate = OP_ADDS}};
     recorder_record(r, name, &like, 0, NULL);
@@ -132,8 +133,9 @@ NO_GRADIENT(balance)
 tensor *record_balance_through(recorder *r, const char *name, tensor *x, const record_balance_in *in, tensor *scalars,
                                const op_balance *as)
 {
-    op like = {
-        .kind = OP_balance_through, .in = {x, in->logits, in->load, scalars, in->places}, .at = {.balance = *as}};
+    op like = {.kind = OP_balance_through,
+               .in = {x, in->logits, in->load, scalars, in->token_positions},
+               .at = {.balance = *as}};
     return record_first(r, name, &like, 1);
 }
 

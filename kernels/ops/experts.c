@@ -90,12 +90,12 @@ GRADIENTLESS(route_grad, cost_of(o, 5 * cost_elements(o->in[1]), 0))
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
-record_places record_assign(recorder *r, const char *name, tensor *experts, int64_t rows, const op_routing *as,
-                            int64_t first)
+record_row_ids record_assign(recorder *r, const char *name, tensor *experts, int64_t rows, const op_routing *as,
+                             int64_t first)
 {
     op like = {.kind = OP_assign, .in = {experts}, .at = {.rows = rows, .first = first, .routing = *as}};
     const op *made = recorder_record(r, name, &like, 3, NULL);
-    return (record_places){made->out[0], made->out[1]};
+    return (record_row_ids){made->out[0], made->out[1]};
 }
 
 void infer_assign(op *o)
@@ -120,7 +120,7 @@ void record_slots(recorder *r, const char *name, const record_slots_out *out, te
 {
     op like = {.kind = OP_slots, .in = {experts}, .at = {.rows = rows, .routing = *as}};
     const op *made = recorder_record(r, name, &like, 7, NULL);
-    *out->places = made->out[0];
+    *out->row_ids = made->out[0];
     *out->ids = made->out[1];
     *out->offsets = made->out[2];
 }
@@ -163,9 +163,9 @@ GRADIENTLESS(overflow, cost_each(o, 1, 0))
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
-static void check_places(const op *o, const tensor *places, const tensor *offsets, int64_t tokens)
+static void check_positions(const op *o, const tensor *row_ids, const tensor *offsets, int64_t tokens)
 {
-    OPERANDS_CHECK(is_choice(places, tokens), "places int32[t, k], k at most 32");
+    OPERANDS_CHECK(is_choice(row_ids, tokens), "row_ids int32[t, k], k at most 32");
     OPERANDS_CHECK(!offsets || (infer_is_vector(offsets, DTYPE_INT32, offsets->shape[0]) && offsets->shape[0] >= 2),
                    "offsets int32[experts + 1]");
 }
@@ -178,15 +178,15 @@ static void check_slots(const op *o, const tensor *offsets, int64_t rows)
                    "offsets int32[slots + 1], and as many rows in each slot");
 }
 
-static void check_weights(const op *o, const tensor *weights, const tensor *places)
+static void check_weights(const op *o, const tensor *weights, const tensor *row_ids)
 {
-    OPERANDS_CHECK(!weights || is_like_choice(weights, DTYPE_FP32, places), "weights[t, k] fp32");
+    OPERANDS_CHECK(!weights || is_like_choice(weights, DTYPE_FP32, row_ids), "weights[t, k] fp32");
 }
 
-tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows,
+tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *row_ids, tensor *offsets, int64_t rows,
                         int slots)
 {
-    op like = {.kind = OP_dispatch, .in = {x, places, offsets}, .at.rows = rows};
+    op like = {.kind = OP_dispatch, .in = {x, row_ids, offsets}, .at.rows = rows};
     like.at.routing.slots = slots;
     return record_first(r, name, &like, 1);
 }
@@ -195,7 +195,7 @@ void infer_dispatch(op *o)
 {
     const tensor *x = o->in[0];
     OPERANDS_CHECK(infer_is_activation(x), "x[t, h]");
-    check_places(o, o->in[1], o->in[2], x->shape[0]);
+    check_positions(o, o->in[1], o->in[2], x->shape[0]);
     check_weights(o, o->in[3], o->in[1]);
     OPERANDS_CHECK(o->at.rows >= 1 && o->at.rows <= INT32_MAX, "between 1 and 2^31 - 1 rows");
     check_slots(o, o->in[2], o->at.rows);
@@ -218,21 +218,21 @@ void gradient_dispatch(recorder *r, const op *o, tensor *const cotangent[OP_MAX_
 
 tensor *record_combine(recorder *r, const char *name, const record_combine_in *in)
 {
-    op like = {.kind = OP_combine, .in = {in->rows, in->places, in->offsets, in->weights, in->addend}};
+    op like = {.kind = OP_combine, .in = {in->rows, in->row_ids, in->offsets, in->weights, in->addend}};
     like.at.routing.slots = in->slots;
     return record_first(r, name, &like, 1);
 }
 
 void infer_combine(op *o)
 {
-    const tensor *rows = o->in[0], *places = o->in[1], *addend = o->in[4];
+    const tensor *rows = o->in[0], *row_ids = o->in[1], *addend = o->in[4];
     OPERANDS_CHECK(infer_is_activation(rows), "rows[r, h]");
-    check_places(o, places, o->in[2], places->shape[0]);
-    check_weights(o, o->in[3], places);
+    check_positions(o, row_ids, o->in[2], row_ids->shape[0]);
+    check_weights(o, o->in[3], row_ids);
     check_slots(o, o->in[2], rows->shape[0]);
-    OPERANDS_CHECK(!addend || infer_is_matrix(addend, (dtype)rows->type, places->shape[0], rows->shape[1]),
+    OPERANDS_CHECK(!addend || infer_is_matrix(addend, (dtype)rows->type, row_ids->shape[0], rows->shape[1]),
                    "addend[t, h] of the rows' type");
-    infer_shape(o->out[0], (dtype)rows->type, 2, places->shape[0], rows->shape[1], 0);
+    infer_shape(o->out[0], (dtype)rows->type, 2, row_ids->shape[0], rows->shape[1], 0);
     operands_place(o, "00000>0 0p0sp>p");
 }
 
@@ -242,15 +242,15 @@ COST(combine, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) - cost_b
 void gradient_combine(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
     tensor *dy = cotangent[0], *rows = o->in[0], *weights = o->in[3], *addend = o->in[4];
-    tensor *places = recorder_use(r, o->in[1]);
+    tensor *row_ids = recorder_use(r, o->in[1]);
     if (recorder_wants(r, rows)) {
-        op like = {.kind = OP_dispatch, .in = {dy, places, recorder_use(r, o->in[2])}, .at.rows = rows->shape[0]};
+        op like = {.kind = OP_dispatch, .in = {dy, row_ids, recorder_use(r, o->in[2])}, .at.rows = rows->shape[0]};
         like.in[3] = weights ? recorder_use(r, weights) : NULL;
         like.at.routing.slots = o->at.routing.slots;
         recorder_flow(r, rows, gradient_by(r, &like));
     }
     if (weights && recorder_wants(r, weights)) {
-        op dots = {.kind = OP_combine_dots, .in = {dy, recorder_use(r, rows), places}};
+        op dots = {.kind = OP_combine_dots, .in = {dy, recorder_use(r, rows), row_ids}};
         recorder_flow(r, weights, record_first(r, "dweights", &dots, 1));
     }
     if (addend)
@@ -259,11 +259,11 @@ void gradient_combine(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
 
 void infer_combine_dots(op *o)
 {
-    const tensor *dy = o->in[0], *rows = o->in[1], *places = o->in[2];
+    const tensor *dy = o->in[0], *rows = o->in[1], *row_ids = o->in[2];
     OPERANDS_CHECK(infer_is_activation(dy), "dy[t, h]");
     OPERANDS_CHECK(infer_is_matrix(rows, (dtype)dy->type, rows->shape[0], dy->shape[1]), "rows[r, h] of dy's type");
-    check_places(o, places, NULL, dy->shape[0]);
-    infer_shape(o->out[0], DTYPE_FP32, 2, dy->shape[0], places->shape[1], 0);
+    check_positions(o, row_ids, NULL, dy->shape[0]);
+    infer_shape(o->out[0], DTYPE_FP32, 2, dy->shape[0], row_ids->shape[1], 0);
     operands_place(o, "000>0 r0p>p");
 }
 

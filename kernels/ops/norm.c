@@ -24,7 +24,7 @@ tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tens
 }
 
 /* Outputs y, rstd, [mean], s of x, w, [b], residual. */
-static void infer_norm(op *o, bool biased, const char *places)
+static void infer_norm(op *o, bool biased, const char *rules)
 {
     const tensor *x = o->in[0], *residual = o->in[2 + biased];
     tensor *sum = o->out[2 + biased];
@@ -36,7 +36,7 @@ static void infer_norm(op *o, bool biased, const char *places)
         infer_shape(o->out[i], DTYPE_FP32, 1, x->shape[0], 0, 0);
     if (sum)
         infer_shape_like(sum, x);
-    operands_place(o, places);
+    operands_place(o, rules);
 }
 
 INFER(rmsnorm, infer_norm(o, false, "rrr>rrr 0s0>000 sss>sss"))
@@ -78,7 +78,7 @@ static void gradient_norm(recorder *r, const op *o, tensor *const *cotangent, te
 GRADIENT_BY(rmsnorm, gradient_norm(r, o, cotangent, NULL, o->in[2], 2))
 
 /* Outputs dx, dw, [db] of dy, s, w, rstd, [mean], addend. */
-static void infer_norm_grad(op *o, bool biased, const char *places)
+static void infer_norm_grad(op *o, bool biased, const char *rules)
 {
     const tensor *dy = o->in[0], *s = o->in[1];
     check_norm(o, s, o->in[2], o->in[4 + biased]);
@@ -88,7 +88,7 @@ static void infer_norm_grad(op *o, bool biased, const char *places)
         OPERANDS_CHECK(infer_is_vector(o->out[i], DTYPE_FP32, s->shape[1]),
                        biased ? "dw[h], db[h] fp32" : "dw[h] fp32");
     infer_shape_like(o->out[0], s);
-    operands_place(o, places);
+    operands_place(o, rules);
 }
 
 INFER(rmsnorm_grad, infer_norm_grad(o, false, "rrrrr>rr 00s00>0p psssp>pp"))

@@ -175,16 +175,16 @@ void infer_accumulate(op *o)
 
 GRADIENTLESS(accumulate, (op_cost){cost_elements(o->in[0]), cost_traffic(o, 1)})
 
-tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,
+tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *token_positions,
                        const op_attributes *at)
 {
-    return record_first(r, name, &(op){.kind = OP_dropout, .in = {x, scalars, places}, .at = *at}, 1);
+    return record_first(r, name, &(op){.kind = OP_dropout, .in = {x, scalars, token_positions}, .at = *at}, 1);
 }
 
 void infer_dropout(op *o)
 {
     OPERANDS_CHECK(infer_is_activation(o->in[0]) && infer_is_scalars(o->in[1]), "x[t, h] and the step's scalars");
-    OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, o->in[0]->shape[0]), "places int32[t]");
+    OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, o->in[0]->shape[0]), "token_positions int32[t]");
     OPERANDS_CHECK(o->at.dropout.sample_tokens > 0,
                    "attributes.dropout.sample_tokens must say how many tokens a sample has");
     OPERANDS_CHECK(o->at.dropout.probability >= 0 && o->at.dropout.probability < 1,
@@ -214,16 +214,16 @@ void infer_cast(op *o)
 
 GRADIENTLESS(cast, cost_moved(o))
 
-tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places)
+tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *token_positions)
 {
-    return record_first(r, name, &(op){.kind = OP_arrange, .in = {x, places}}, 1);
+    return record_first(r, name, &(op){.kind = OP_arrange, .in = {x, token_positions}}, 1);
 }
 
 void infer_arrange(op *o)
 {
     const tensor *x = o->in[0];
     OPERANDS_CHECK(infer_is_activation(x) && infer_is_vector(o->in[1], DTYPE_INT32, x->shape[0]),
-                   "x[t, n], places int32[t]");
+                   "x[t, n], token_positions int32[t]");
     infer_shape_like(o->out[0], x);
     operands_place(o, "r.>r 1.>1 s.>s p.>p b.>b");
 }

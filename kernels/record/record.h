@@ -47,16 +47,16 @@ typedef struct record_latent {
  * heads. Never differentiated. */
 tensor *record_latent_decode(recorder *r, const char *name, const record_latent *in, tensor *positions, tensor *cache,
                              const op_attributes *at);
-/* Records attention. `places` NULL: queries are all tokens; else q has this rank's tokens, and k and v all tokens,
- * gathered. sinks[heads], or NULL. */
-tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
-                         tensor *sinks, const op_attributes *at);
+/* Records attention. `token_positions` NULL: queries are all tokens; else q has this rank's tokens, and k and v all
+ * tokens, gathered. sinks[heads], or NULL. */
+tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
+                         tensor *token_positions, tensor *sinks, const op_attributes *at);
 /* Records the same without sinks and a cap; peaks fp32[heads] become the max logit of each head over the step's
  * micro-batches. */
 tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
-                               tensor *places, tensor *peaks, const op_attributes *at);
-/* Puts rows of x at their places among all. */
-tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places);
+                               tensor *token_positions, tensor *peaks, const op_attributes *at);
+/* Puts rows of x at their positions among all. */
+tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *token_positions);
 tensor *record_copy(recorder *r, const char *name, tensor *x);
 /* Converts x to another type, which it must not have already. Never differentiated. */
 tensor *record_cast(recorder *r, const char *name, tensor *x, dtype type);
@@ -73,20 +73,20 @@ tensor *record_swiglu(recorder *r, const char *name, tensor *x);
  * between -limit and limit */
 tensor *record_swiglu_clamped(recorder *r, const char *name, tensor *x, double limit, double slope);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
-tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,
+tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *token_positions,
                        const op_attributes *at);
 /* Chooses experts: weights fp32[t, k] and experts int32[t, k] of logits[t, E], by score + bias fp32[E] (or NULL). */
 void record_route(recorder *r, const char *name, tensor **weights, tensor **experts, tensor *logits, tensor *bias,
                   const op_routing *as);
-typedef struct record_places {
-    tensor *places, *offsets; /* int32[t, k], int32[as->local + 1] */
-} record_places;
-/* Assigns places to the `rows` rows from as->skip on, out of the assignments to experts from `first` on. */
-record_places record_assign(recorder *r, const char *name, tensor *experts, int64_t rows, const op_routing *as,
-                            int64_t first);
+typedef struct record_row_ids {
+    tensor *row_ids, *offsets; /* int32[t, k], int32[as->local + 1] */
+} record_row_ids;
+/* Assigns row ids to the `rows` rows from as->skip on, out of the assignments to experts from `first` on. */
+record_row_ids record_assign(recorder *r, const char *name, tensor *experts, int64_t rows, const op_routing *as,
+                             int64_t first);
 /* Outputs of record_slots(). */
 typedef struct record_slots_out {
-    tensor **places, **ids, **offsets; /* int32[t, k], int32[rows, 1], int32[as->slots + 1] */
+    tensor **row_ids, **ids, **offsets; /* int32[t, k], int32[rows, 1], int32[as->slots + 1] */
 } record_slots_out;
 /* Gives each rank that divides the experts a slot of equally many of the `rows` rows; each slot has its assignments
  * from as->skip on. */
@@ -95,27 +95,27 @@ void record_slots(recorder *r, const char *name, const record_slots_out *out, te
 /* Counts rows beyond each bucket's capacity, and adds the numbers to `over`. */
 void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_capacity *as,
                      int64_t first);
-/* Copies tokens of x[t, h] to their places among `rows` in `slots` slots (0: none): rows[rows, h], 0 elsewhere. */
-tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows,
+/* Copies tokens of x[t, h] to their rows among the `rows` in `slots` slots (0: none): rows[rows, h], 0 elsewhere. */
+tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *row_ids, tensor *offsets, int64_t rows,
                         int slots);
 /* y[t, h] = addend + the sum of each token's rows, times weights; both may be NULL. */
 typedef struct record_combine_in {
-    tensor *rows, *places, *weights, *offsets, *addend;
+    tensor *rows, *row_ids, *weights, *offsets, *addend;
     int slots; /* slots of the rows; 0: none */
 } record_combine_in;
 tensor *record_combine(recorder *r, const char *name, const record_combine_in *in);
 /* Counts the load of experts (int32[t, k], each token's choices) by group, `scale` times the counts: fp32[as->groups,
- * as->experts], summed over the tensor and context ranks that divide samples' tokens. Never differentiated. `places`
- * here and below: NULL where token t is at t. */
-tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *places, const op_balance *as,
-                           double scale);
+ * as->experts], summed over the tensor and context ranks that divide samples' tokens. Never differentiated.
+ * `token_positions` here and below: NULL where token t is at t. */
+tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *token_positions,
+                           const op_balance *as, double scale);
 /* Adds to counts int32[E] how many tokens chose each expert (int32[t, k], each token's choices). */
 void record_expert_count(recorder *r, const char *name, tensor *counts, tensor *experts);
 /* fp32[1, E] = E times the share that each of counts int32[E] has of their sum, of all ranks that divide tokens. */
 tensor *record_expert_share(recorder *r, const char *name, tensor *counts);
-/* Inputs of the losses that balance experts; `places` may be NULL. */
+/* Inputs of the losses that balance experts; `token_positions` may be NULL. */
 typedef struct record_balance_in {
-    tensor *logits, *load, *places;
+    tensor *logits, *load, *token_positions;
 } record_balance_in;
 /* Adds to sums fp32[2], which the caller has zeroed: the loss for imbalance and the z-loss, each without its
  * coefficient. */

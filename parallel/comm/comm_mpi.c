@@ -94,14 +94,14 @@ static void post_runs(const flight *f, const lane *l, int64_t at, int64_t bytes,
     const flight_group *m = f->group->state;
     runs r;
     int lengths[COMM_PIECES];
-    MPI_Aint places[COMM_PIECES];
+    MPI_Aint displacements[COMM_PIECES];
     MPI_Datatype type;
     find_runs(&r, f->call, l->part, l->memory, at, bytes);
     for (int i = 0; i < r.count; i++) {
         lengths[i] = (int)r.bytes[i];
-        MPI_MUST(MPI_Get_address(r.at[i], &places[i]));
+        MPI_MUST(MPI_Get_address(r.at[i], &displacements[i]));
     }
-    MPI_MUST(MPI_Type_create_hindexed(r.count, lengths, places, MPI_BYTE, &type));
+    MPI_MUST(MPI_Type_create_hindexed(r.count, lengths, displacements, MPI_BYTE, &type));
     MPI_MUST(MPI_Type_commit(&type));
     if (l->sends)
         MPI_MUST(MPI_Isend(MPI_BOTTOM, 1, type, l->peer, l->tag, m->handle, request));

@@ -230,19 +230,19 @@ void attention_both_ways(int type, const problem &p)
 
 /* Of each sample, cut into four runs, rank 0 of two has the first and the last as queries, rank 1 those between, run by
  * run over all samples: row `i` of a rank is this token. */
-int64_t token_dealt(const problem &p, int64_t rank, int64_t i)
+int64_t token_sharded(const problem &p, int64_t rank, int64_t i)
 {
     int64_t run = p.at.sequence / 4, half = i / (p.samples * run), sample = i / run % p.samples;
     int64_t of_sample = half == 0 ? rank : 3 - rank;
     return sample * p.at.sequence + of_sample * run + i % run;
 }
 
-vector<double> rows_dealt(const problem &p, int64_t rank, const vector<double> &of, int64_t pitch, int64_t columns)
+vector<double> rows_sharded(const problem &p, int64_t rank, const vector<double> &of, int64_t pitch, int64_t columns)
 {
     vector<double> own;
     for (int64_t i = 0; i < p.tokens() / 2; i++)
         for (int64_t c = 0; c < columns; c++)
-            own.push_back(of[(size_t)(token_dealt(p, rank, i) * pitch + c)]);
+            own.push_back(of[(size_t)(token_sharded(p, rank, i) * pitch + c)]);
     return own;
 }
 
@@ -259,13 +259,13 @@ void attention_divided(int type, const problem &p)
     /* the ranks' shares of dk and dv are rounded, too */
     double narrow = type == DTYPE_FP32 ? 2e-6 : 1.25 * (type == DTYPE_BF16 ? 0x1p-7 : 0x1p-10);
     for (int64_t rank = 0; rank < 2; rank++) {
-        vector<double> places, logs, most;
+        vector<double> token_positions, logs, most;
         const bool notes = p.sinks.empty() && p.at.cap == 0;
         for (int64_t i = 0; i < rows; i++)
-            places.push_back((double)token_dealt(p, rank, i));
-        array at(INT32, places), own_start(INT32, rows_dealt(p, rank, start, 1, 1));
-        array q(type, rows_dealt(p, rank, qkv.value, p.pitch(), q_columns)),
-            own_dy(type, rows_dealt(p, rank, dy.value, p.dy_pitch(), p.y_columns()));
+            token_positions.push_back((double)token_sharded(p, rank, i));
+        array at(INT32, token_positions), own_start(INT32, rows_sharded(p, rank, start, 1, 1));
+        array q(type, rows_sharded(p, rank, qkv.value, p.pitch(), q_columns)),
+            own_dy(type, rows_sharded(p, rank, dy.value, p.dy_pitch(), p.y_columns()));
         array y(type, vector<double>((size_t)(rows * p.y_columns()), 0.0)),
             dq(type, vector<double>((size_t)(rows * q_columns), 0.0));
         array lse(DTYPE_FP32, (size_t)(rows * p.at.heads)), largest(DTYPE_FP32, (size_t)(rows * p.at.heads)),
@@ -284,19 +284,19 @@ void attention_divided(int type, const problem &p)
         array scratch(BYTES, (size_t)cuda_attention_grad_scratch(&back.o));
         back.scratch(scratch);
         RUN(attention, forward);
-        compare("y", y, rows_dealt(p, rank, r.y, p.y_pitch(), p.y_columns()), narrow);
+        compare("y", y, rows_sharded(p, rank, r.y, p.y_pitch(), p.y_columns()), narrow);
         for (int64_t head = 0; notes && head < p.at.heads; head++)
             for (int64_t i = 0; i < rows; i++)
-                most.push_back(r.largest[(size_t)(head * p.tokens() + token_dealt(p, rank, i))]);
+                most.push_back(r.largest[(size_t)(head * p.tokens() + token_sharded(p, rank, i))]);
         if (notes)
             compare("largest", largest, most, type == DTYPE_FP32 ? 1e-6 : 4e-6);
         for (int64_t i = 0; i < rows * p.at.heads; i++) {
             int64_t head = i / run % p.at.heads, row = i / run / p.at.heads * run + i % run;
-            logs.push_back(r.lse[(size_t)p.lse_at(token_dealt(p, rank, row), head)]);
+            logs.push_back(r.lse[(size_t)p.lse_at(token_sharded(p, rank, row), head)]);
         }
         compare("lse", lse, logs, type == DTYPE_FP32 ? 1e-6 : 4e-6);
         RUN(attention_grad, back);
-        compare("dq", dq, rows_dealt(p, rank, r.dqkv, p.pitch(), q_columns), type == DTYPE_FP32 ? 1e-5 : 4 * narrow);
+        compare("dq", dq, rows_sharded(p, rank, r.dqkv, p.pitch(), q_columns), type == DTYPE_FP32 ? 1e-5 : 4 * narrow);
         dkv.get();
         for (size_t i = 0; i < sum.size(); i++)
             sum[i] += dkv.value[i];

@@ -26,10 +26,10 @@ size_t group_of(const sizes &s, int64_t token)
 
 array places_of(const sizes &s)
 {
-    vector<double> places;
+    vector<double> token_positions;
     for (int64_t t = 0; t < s.tokens; t++)
-        places.push_back((double)place_of(s, t));
-    return array(INT32, places);
+        token_positions.push_back((double)place_of(s, t));
+    return array(INT32, token_positions);
 }
 
 void count(const sizes &s)
@@ -40,8 +40,8 @@ void count(const sizes &s)
         chosen.push_back((double)e);
         want[group_of(s, i / s.active) * (size_t)s.experts + (size_t)e] += 0.25;
     }
-    array ids(INT32, chosen), places = places_of(s), load(DTYPE_FP32, want.size());
-    call c({rows_in(ids, s.tokens, s.active), only_if(s.placed, all_of(places))},
+    array ids(INT32, chosen), token_positions = places_of(s), load(DTYPE_FP32, want.size());
+    call c({rows_in(ids, s.tokens, s.active), only_if(s.placed, all_of(token_positions))},
            {rows_in(load, groups_of(s), s.experts)});
     c.o.at.balance.sequence = s.sequence;
     c.o.at.scale = 0.25f;
@@ -158,10 +158,10 @@ void one(int type, const sizes &s, bool sigmoids)
     const double coefficient[] = {8 * 0.5, 8 * 0.125};
     size_t elements = (size_t)(s.tokens * s.experts);
     array logits(type, randoms(elements, 6)), load(DTYPE_FP32, randoms((size_t)(groups_of(s) * s.experts), 3)),
-        places = places_of(s), more = bytes_of(&scalars, sizeof scalars), sums(DTYPE_FP32, 2), dlogits(type, elements),
+        token_positions = places_of(s), more = bytes_of(&scalars, sizeof scalars), sums(DTYPE_FP32, 2), dlogits(type, elements),
         addend(type, randoms(elements, 1));
     const tensor rows = rows_in(logits, s.tokens, s.experts), of_load = rows_in(load, groups_of(s), s.experts),
-                 placed = only_if(s.placed, all_of(places));
+                 placed = only_if(s.placed, all_of(token_positions));
     call sum({rows, of_load, placed}, {all_of(sums)}), back({rows, of_load, all_of(more), placed}, {rows});
     sum.o.at.balance.sequence = s.sequence;
     sum.o.at.balance.sigmoid = sigmoids;

@@ -212,7 +212,7 @@ vector<double> experts_of(const pass &p)
 }
 
 struct sorted {
-    vector<double> places, offsets;
+    vector<double> row_ids, offsets;
 };
 
 sorted sorted_by_expert(const vector<double> &experts, const pass &p)
@@ -224,7 +224,7 @@ sorted sorted_by_expert(const vector<double> &experts, const pass &p)
         s.offsets.push_back(within(row));
         for (size_t i = 0; i < experts.size(); i++)
             if (experts[i] == e) {
-                s.places[i] = row >= 0 && row < p.rows ? (double)row : -1;
+                s.row_ids[i] = row >= 0 && row < p.rows ? (double)row : -1;
                 row++;
             }
     }
@@ -235,8 +235,8 @@ sorted sorted_by_expert(const vector<double> &experts, const pass &p)
 void assign()
 {
     for (const pass &p : passes) {
-        array experts(INT32, experts_of(p)), places(INT32, experts.value.size()), offsets(INT32, (size_t)p.local + 1);
-        call c({rows_in(experts, p.tokens, p.active)}, {rows_in(places, p.tokens, p.active), all_of(offsets)});
+        array experts(INT32, experts_of(p)), row_ids(INT32, experts.value.size()), offsets(INT32, (size_t)p.local + 1);
+        call c({rows_in(experts, p.tokens, p.active)}, {rows_in(row_ids, p.tokens, p.active), all_of(offsets)});
         c.o.at.first = p.first;
         c.o.at.rows = p.rows;
         c.o.at.routing.skip = p.skip;
@@ -245,7 +245,7 @@ void assign()
         c.scratch(scratch);
         RUN(assign, c);
         sorted want = sorted_by_expert(experts.value, p);
-        check("places", places.get() == want.places);
+        check("places", row_ids.get() == want.row_ids);
         check("offsets", offsets.get() == want.offsets);
     }
 }
@@ -262,7 +262,7 @@ void owner_of(int &rank, int &id, int expert, int experts, int ranks)
 }
 
 struct slot_rows {
-    vector<double> places, ids, offsets;
+    vector<double> row_ids, ids, offsets;
 };
 
 /* Slots of `each` rows, from row `skip` of each rank's on. */
@@ -276,8 +276,8 @@ slot_rows sorted_into_slots(const vector<double> &experts, int of, int ranks, in
         int64_t row = next[(size_t)rank]++;
         if (row < 0 || row >= each)
             continue;
-        s.places[i] = (double)(rank * each + row);
-        s.ids[(size_t)s.places[i]] = id;
+        s.row_ids[i] = (double)(rank * each + row);
+        s.ids[(size_t)s.row_ids[i]] = id;
     }
     for (int r = 0; r < ranks; r++)
         s.offsets.push_back((double)(r * each + std::min(std::max(next[(size_t)r], (int64_t)0), each)));
@@ -300,11 +300,11 @@ void slots()
 {
     for (const slot_case &c : slot_cases) {
         int64_t n = c.of.tokens * c.of.active, rows = c.ranks * c.each;
-        array experts(INT32, experts_of(c.of)), places(INT32, (size_t)n);
+        array experts(INT32, experts_of(c.of)), row_ids(INT32, (size_t)n);
         array ids(INT32, vector<double>((size_t)rows, 7)); /* a row that is left alone has an expert */
         array offsets(INT32, (size_t)c.ranks + 1);
         call k({rows_in(experts, c.of.tokens, c.of.active)},
-               {rows_in(places, c.of.tokens, c.of.active), all_of(ids), all_of(offsets)});
+               {rows_in(row_ids, c.of.tokens, c.of.active), all_of(ids), all_of(offsets)});
         k.o.at.rows = rows;
         k.o.at.routing.skip = c.skip;
         k.o.at.routing.experts = c.of.experts;
@@ -313,7 +313,7 @@ void slots()
         k.scratch(scratch);
         RUN(slots, k);
         slot_rows want = sorted_into_slots(experts.value, c.of.experts, c.ranks, c.each, c.skip);
-        check("places", places.get() == want.places);
+        check("places", row_ids.get() == want.row_ids);
         check("ids", ids.get() == want.ids);
         check("offsets", offsets.get() == want.offsets);
     }
@@ -377,16 +377,16 @@ void exchange_case(int type, const pass &p, int64_t columns, int64_t gap, bool w
 {
     sorted s = sorted_by_expert(experts_of(p), p);
     int64_t pitch = columns + gap;
-    array places(INT32, s.places), offsets(INT32, s.offsets), weights(DTYPE_FP32, randoms(s.places.size()));
+    array row_ids(INT32, s.row_ids), offsets(INT32, s.offsets), weights(DTYPE_FP32, randoms(s.row_ids.size()));
     array x(type, randoms((size_t)(p.tokens * pitch))), rows(type, randoms((size_t)(p.rows * pitch)));
-    const tensor at = rows_in(places, p.tokens, p.active), by = only_if(weighted, rows_in(weights, p.tokens, p.active)),
+    const tensor at = rows_in(row_ids, p.tokens, p.active), by = only_if(weighted, rows_in(weights, p.tokens, p.active)),
                  tokens = rows_in(x, p.tokens, columns, pitch), of_rows = rows_in(rows, p.rows, columns, pitch);
-    array sent(type, (size_t)(p.rows * columns)), dots(DTYPE_FP32, s.places.size()), addend(type, x.value);
-    vector<double> want_sent((size_t)(p.rows * columns)), want_dots(s.places.size()), want_sum = x.value;
+    array sent(type, (size_t)(p.rows * columns)), dots(DTYPE_FP32, s.row_ids.size()), addend(type, x.value);
+    vector<double> want_sent((size_t)(p.rows * columns)), want_dots(s.row_ids.size()), want_sum = x.value;
     vector<double> bare((size_t)(p.tokens * columns));
-    for (size_t i = 0; i < s.places.size(); i++)
-        for (int64_t c = 0; c < columns && s.places[i] >= 0; c++) {
-            size_t token = i / (size_t)p.active, place = (size_t)s.places[i];
+    for (size_t i = 0; i < s.row_ids.size(); i++)
+        for (int64_t c = 0; c < columns && s.row_ids[i] >= 0; c++) {
+            size_t token = i / (size_t)p.active, place = (size_t)s.row_ids[i];
             size_t at = token * (size_t)pitch + (size_t)c, row = place * (size_t)pitch + (size_t)c;
             double w = weighted ? weights.value[i] : 1;
             want_sent[place * (size_t)columns + (size_t)c] = w * x.value[at];
@@ -416,14 +416,14 @@ void pack()
                     continue;
                 int64_t rows = c.ranks * c.each;
                 slot_rows s = sorted_into_slots(experts_of(c.of), c.of.experts, c.ranks, c.each, c.skip);
-                array places(INT32, s.places), offsets(INT32, s.offsets), sent(type, (size_t)(rows * columns)),
+                array row_ids(INT32, s.row_ids), offsets(INT32, s.offsets), sent(type, (size_t)(rows * columns)),
                     x(type, randoms((size_t)(c.of.tokens * columns)));
                 vector<double> want((size_t)(rows * columns));
-                for (size_t i = 0; i < s.places.size(); i++)
-                    for (int64_t k = 0; k < columns && s.places[i] >= 0; k++)
-                        want[(size_t)s.places[i] * (size_t)columns + (size_t)k] =
+                for (size_t i = 0; i < s.row_ids.size(); i++)
+                    for (int64_t k = 0; k < columns && s.row_ids[i] >= 0; k++)
+                        want[(size_t)s.row_ids[i] * (size_t)columns + (size_t)k] =
                             x.value[i / (size_t)c.of.active * (size_t)columns + (size_t)k];
-                call k({rows_in(x, c.of.tokens, columns), rows_in(places, c.of.tokens, c.of.active), all_of(offsets)},
+                call k({rows_in(x, c.of.tokens, columns), rows_in(row_ids, c.of.tokens, c.of.active), all_of(offsets)},
                        {rows_in(sent, rows, columns)});
                 k.o.at.routing.slots = c.ranks;
                 RUN(dispatch, k);

@@ -263,10 +263,10 @@ void arrange()
     for (int type : check_types)
         for (int64_t columns : {40, 37, 1}) {
             int64_t rows = 90;
-            vector<double> places((size_t)rows);
+            vector<double> token_positions((size_t)rows);
             for (int64_t i = 0; i < rows; i++)
-                places[(size_t)i] = (double)((i * 7 + 3) % rows);
-            array at(INT32, places), x(type, randoms((size_t)(rows * columns)));
+                token_positions[(size_t)i] = (double)((i * 7 + 3) % rows);
+            array at(INT32, token_positions), x(type, randoms((size_t)(rows * columns)));
             array y(type, vector<double>((size_t)(rows * columns), 0.0)),
                 back(type, vector<double>((size_t)(rows * columns), 0.0));
             call there({rows_in(x, rows, columns), all_of(at)}, {rows_in(y, rows, columns)}),
@@ -279,7 +279,7 @@ void arrange()
             bool placed = true;
             for (int64_t i = 0; i < rows; i++)
                 for (int64_t c = 0; c < columns; c++)
-                    placed &= y.value[(size_t)((int64_t)places[(size_t)i] * columns + c)] ==
+                    placed &= y.value[(size_t)((int64_t)token_positions[(size_t)i] * columns + c)] ==
                               x.value[(size_t)(i * columns + c)];
             check("rows are at their places", placed);
             check("and come back", back.value == x.value);
@@ -294,15 +294,15 @@ void dropout()
     s.step = 7;
     s.first_sample = 40;
     array scalars = bytes_of(&s, sizeof s);
-    vector<double> places(3 * 24);
-    for (size_t i = 0; i < places.size(); i++)
-        places[i] = (double)i;
-    array all_places(INT32, places);
+    vector<double> token_positions(3 * 24);
+    for (size_t i = 0; i < token_positions.size(); i++)
+        token_positions[i] = (double)i;
+    array all_token_positions(INT32, token_positions);
     /* rows `first` to `end` */
     auto draw = [&](const operand &x, const operand &y, int64_t first, int64_t end, int32_t site) {
         const int64_t columns = x.columns, count = end - first;
         call c({rows_in(x.cells, count, columns, columns, first * columns), all_of(scalars),
-                all_of(all_places, count, first)},
+                all_of(all_token_positions, count, first)},
                {rows_in(y.cells, count, columns, columns, first * columns)});
         c.o.at.dropout = {4, 24, site, 0.25f};
         RUN(dropout, c);

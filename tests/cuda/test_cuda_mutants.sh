@@ -187,11 +187,11 @@ plain|experts.cu|experts.cu|experts/exchange|s,row < row_count;,row < row_count 
 plain|experts.cu|experts.cu|experts/exchange|s,weight \* value\[i\],value[i],|rows are sent without their weights
 plain|experts.cu|experts.cu|experts/exchange|s,has \&\& of.weights ? ,false ? ,|rows are added without their weights
 plain|experts.cu|experts.cu|experts/exchange|s,at += AHEAD,at += AHEAD + 1,|one row in five is passed by
-plain|experts.cu|experts.cu|experts/exchange|s,there = of.places\[at\] < 0,there = of.places[at] >= 0,|a sum in place lacks its rows
+plain|experts.cu|experts.cu|experts/exchange|s,there = of.row_ids\[at\] < 0,there = of.row_ids[at] >= 0,|a sum in place lacks its rows
 plain|experts.cu|experts.cu|experts/exchange|s,bool there = y.at == addend.at,bool there = !addend.at || y.at == addend.at,|a token without rows or addend is left as it was
 plain|experts.cu|experts.cu|experts/exchange|s,sum = warp_sum(sum);,,|a dot product is one lane's
 plain|pointwise.cu|pointwise.cu|pointwise/keep|s, || (control .. control\[CONTROL_SKIP\] != 0),,|a skipped step changes what is kept
-plain|balance.cu|balance.cu|balance/load|s,token_sample(places ? places\[token\] : token\, sequence),token_sample(token\, sequence),|tokens are counted where they lie
+plain|balance.cu|balance.cu|balance/load|s,token_sample(token_positions ? token_positions\[token\] : token\, sequence),token_sample(token\, sequence),|tokens are counted where they lie
 plain|balance.cu|balance.cu|balance/load|s,int failed = accumulate ? 0 : launch_zero.*,int failed = 0;,|counts begin where memory was
 plain|balance.cu|balance.cu|balance/count|s,int failed = accumulate ?,int failed = !accumulate ?,|counts begin where memory was
 plain|balance.cu|balance.cu|balance/bias|s,if (control\[CONTROL_SKIP\] != 0),if (false),|a skipped step moves a bias

@@ -23,7 +23,7 @@ static const mutants_row rows[] = {
     {"draws-of-another-token",   {"dropout", 2, 1, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"keys-as-gathered",         {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"keys-of-one-rank",         {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
-    {"places-off-by-one",        {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
+    {"positions-off-by-one",        {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"runs-swapped",             {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"run-dealt-twice",          {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"another-deal-on-one-rank", {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, "has read or dealt other tokens"},

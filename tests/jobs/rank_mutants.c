@@ -21,8 +21,8 @@ status __real_batch_fill(batch_facts *out, const compiled *c, executor *e, const
                          int microbatches);
 status __wrap_batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
                          int microbatches);
-void __real_deal_halves(int32_t *out, const deal *d);
-void __wrap_deal_halves(int32_t *out, const deal *d);
+void __real_shard_zigzag(int32_t *out, const shard_shape *d);
+void __wrap_shard_zigzag(int32_t *out, const shard_shape *d);
 void __real_cpu_muon_polynomial(const op *o, const run_context *r);
 void __wrap_cpu_muon_polynomial(const op *o, const run_context *r);
 
@@ -146,11 +146,11 @@ static void edit_context(op *o)
         o->in[0] = own_rows(o);
         o->kind = OP_copy;
     }
-    if (is("places-off-by-one") && o->kind == OP_attention && o->phase == PHASE_FORWARD) {
-        tensor *places = must_alloc(sizeof *places);
-        *places = *o->in[4];
-        places->address += sizeof(int32_t);
-        o->in[4] = places;
+    if (is("positions-off-by-one") && o->kind == OP_attention && o->phase == PHASE_FORWARD) {
+        tensor *token_positions = must_alloc(sizeof *token_positions);
+        *token_positions = *o->in[4];
+        token_positions->address += sizeof(int32_t);
+        o->in[4] = token_positions;
     }
 }
 
@@ -295,30 +295,30 @@ void __wrap_cpu_muon_polynomial(const op *o, const run_context *r)
         ((float *)tensor_at(p, r->arena))[i * (p->pitch + 1)] -= 0.01f * (scale ? *scale : 1);
 }
 
-static void swap_runs(int32_t *places, int64_t run)
+static void swap_runs(int32_t *token_positions, int64_t run)
 {
     for (int64_t i = 0; i < run; i++) {
-        int32_t first = places[i];
-        places[i] = places[run + i];
-        places[run + i] = first;
+        int32_t first = token_positions[i];
+        token_positions[i] = token_positions[run + i];
+        token_positions[run + i] = first;
     }
 }
 
 /* After tokens have been dealt: two runs of each micro-batch are taken for each other. */
 static void swap_places(executor *e)
 {
-    int32_t *places = executor_at(e, of->values.ids[INPUT_places]);
+    int32_t *token_positions = executor_at(e, of->values.ids[INPUT_token_positions]);
     token_counts n = tokens_count(&of->options);
     for (int m = 0; m < of->options.microbatches; m++)
-        swap_runs(places + m * n.rank, n.run);
+        swap_runs(token_positions + m * n.rank, n.run);
 }
 
 /* On all ranks the first one has a run of the second one's, too, and nobody has its own; or one rank alone deals each
  * rank what is the next one's. */
-void __wrap_deal_halves(int32_t *out, const deal *d)
+void __wrap_shard_zigzag(int32_t *out, const shard_shape *d)
 {
     int64_t each = d->samples * d->sequence / d->ranks;
-    __real_deal_halves(out, d);
+    __real_shard_zigzag(out, d);
     if (is("run-dealt-twice"))
         memcpy(out, out + each, (size_t)d->run * sizeof *out);
     if (is("another-deal-on-one-rank") && of->options.grid.rank == 1)

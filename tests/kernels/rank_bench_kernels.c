@@ -213,16 +213,18 @@ static void bench_routing(int64_t t)
     int64_t before = used, h = 2048, rows = 8 * t;
     op_attributes at = {.rows = rows, .routing = {.experts = 128, .active = 8, .local = 128, .scale = 1}};
     tensor logits = make(DTYPE_BF16, t, 128), dlogits = make(DTYPE_BF16, t, 128), weights = make(DTYPE_FP32, t, 8);
-    tensor experts = make(DTYPE_INT32, t, 8), places = make(DTYPE_INT32, t, 8), offsets = make(DTYPE_INT32, 129, 0);
+    tensor experts = make(DTYPE_INT32, t, 8), token_positions = make(DTYPE_INT32, t, 8),
+           offsets = make(DTYPE_INT32, 129, 0);
     tensor x = make(DTYPE_BF16, t, h), y = make(DTYPE_BF16, t, h), sent = make(DTYPE_BF16, rows, h);
     print_bytes(&(op){.kind = OP_route, .in = {&logits}, .out = {&weights, &experts}, .at = at}, "8 of 128");
-    print_bytes(&(op){.kind = OP_assign, .in = {&experts}, .out = {&places, &offsets}, .at = at}, "8 of 128");
-    print_bytes(&(op){.kind = OP_dispatch, .in = {&x, &places, &offsets}, .out = {&sent}, .at = at}, "2048");
-    print_bytes(&(op){.kind = OP_dispatch, .in = {&x, &places, &offsets, &weights}, .out = {&sent}, .at = at},
+    print_bytes(&(op){.kind = OP_assign, .in = {&experts}, .out = {&token_positions, &offsets}, .at = at}, "8 of 128");
+    print_bytes(&(op){.kind = OP_dispatch, .in = {&x, &token_positions, &offsets}, .out = {&sent}, .at = at}, "2048");
+    print_bytes(&(op){.kind = OP_dispatch, .in = {&x, &token_positions, &offsets, &weights}, .out = {&sent}, .at = at},
                 "2048, weighted");
-    print_bytes(&(op){.kind = OP_combine, .in = {&sent, &places, &offsets, &weights, &x}, .out = {&y}, .at = at},
-                "2048");
-    print_bytes(&(op){.kind = OP_combine_dots, .in = {&x, &sent, &places}, .out = {&weights}}, "2048");
+    print_bytes(
+        &(op){.kind = OP_combine, .in = {&sent, &token_positions, &offsets, &weights, &x}, .out = {&y}, .at = at},
+        "2048");
+    print_bytes(&(op){.kind = OP_combine_dots, .in = {&x, &sent, &token_positions}, .out = {&weights}}, "2048");
     print_bytes(
         &(op){.kind = OP_route_grad, .in = {&weights, &logits, &experts, &weights}, .out = {&dlogits}, .at = at},
         "8 of 128");

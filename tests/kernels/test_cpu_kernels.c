@@ -392,16 +392,16 @@ TEST(dropout_draws_for_the_global_element)
     workbench b = workbench_open(2, NULL);
     tensor x = workbench_tensor(&b, DTYPE_FP32, 24, 30), whole = workbench_tensor(&b, DTYPE_FP32, 24, 30),
            scalars = workbench_tensor(&b, DTYPE_UINT8, sizeof(step_scalars), 0),
-           places = workbench_tensor(&b, DTYPE_INT32, 24, 0), own = workbench_tensor(&b, DTYPE_INT32, 6, 0);
+           token_positions = workbench_tensor(&b, DTYPE_INT32, 24, 0), own = workbench_tensor(&b, DTYPE_INT32, 6, 0);
     for (int i = 0; i < 24; i++)
-        ((int32_t *)tensor_at(&places, b.arena))[i] = i;
+        ((int32_t *)tensor_at(&token_positions, b.arena))[i] = i;
     for (int i = 0; i < 6; i++)
         ((int32_t *)tensor_at(&own, b.arena))[i] = 10 + i;
     for (int i = 0; i < 24 * 30; i++)
         ((float *)tensor_at(&x, b.arena))[i] = 1;
     *(step_scalars *)tensor_at(&scalars, b.arena) = (step_scalars){.seed = 5, .step = 3, .first_sample = 100};
     op_attributes at = {.dropout = {.sample_tokens = 8, .probability = 0.25f, .site = 4}};
-    op o = {.kind = OP_dropout, .in = {&x, &scalars, &places}, .out = {&whole}, .at = at};
+    op o = {.kind = OP_dropout, .in = {&x, &scalars, &token_positions}, .out = {&whole}, .at = at};
     workbench_run(&b, &o, true);
     int kept = 0;
     for (int i = 0; i < 24 * 30; i++) {
@@ -419,7 +419,7 @@ TEST(dropout_draws_for_the_global_element)
     op sequence = {.kind = OP_dropout, .in = {&x_part, &scalars, &own}, .out = {&part}, .at = at};
     workbench_run(&b, &sequence, true);
     assert_memory_equal(tensor_at(&part, b.arena), (float *)tensor_at(&whole, b.arena) + 300, 6 * 30 * 4);
-    op microbatch = {.kind = OP_dropout, .in = {&x_later, &scalars, &places}, .out = {&later}, .at = at};
+    op microbatch = {.kind = OP_dropout, .in = {&x_later, &scalars, &token_positions}, .out = {&later}, .at = at};
     microbatch.at.dropout.sample = 1;
     workbench_run(&b, &microbatch, true);
     assert_memory_equal(tensor_at(&later, b.arena), (float *)tensor_at(&whole, b.arena) + 240, 16 * 30 * 4);

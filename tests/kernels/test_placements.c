@@ -148,8 +148,8 @@ static void dispatches_by_weights(recorder *r)
     tensor *x = placed(r, "x", TOKENS, HIDDEN, place_replicate()), *weights, *experts;
     op_routing as = {.experts = HIDDEN, .active = 2, .scale = 1, .local = HIDDEN};
     record_route(r, "router", &weights, &experts, x, NULL, &as);
-    record_places to = record_assign(r, "assign", experts, 2 * TOKENS, &as, 0);
-    op like = {.kind = OP_dispatch, .in = {x, to.places, to.offsets, weights}, .at.rows = 2 * TOKENS};
+    record_row_ids to = record_assign(r, "assign", experts, 2 * TOKENS, &as, 0);
+    op like = {.kind = OP_dispatch, .in = {x, to.row_ids, to.offsets, weights}, .at.rows = 2 * TOKENS};
     differentiate(r, recorder_record(r, "dispatch", &like, 1, NULL)->out[0]);
 }
 
@@ -186,9 +186,9 @@ static void combines_another_ranks_rows(recorder *r)
     tensor *x = placed(r, "x", TOKENS, HIDDEN, place_replicate()), *weights, *experts;
     op_routing as = {.experts = HIDDEN, .active = 2, .scale = 1, .local = HIDDEN};
     record_route(r, "router", &weights, &experts, x, NULL, &as);
-    record_places to = record_assign(r, "assign", experts, 2 * TOKENS, &as, 0);
+    record_row_ids to = record_assign(r, "assign", experts, 2 * TOKENS, &as, 0);
     tensor *rows = placed(r, "rows", 2 * TOKENS, HIDDEN, place_shard(0));
-    record_combine(r, "combine", &(record_combine_in){rows, to.places, weights, to.offsets, NULL, 0});
+    record_combine(r, "combine", &(record_combine_in){rows, to.row_ids, weights, to.offsets, NULL, 0});
 }
 
 static void refused(void (*record)(recorder *r), const char *label, const char *why)

@@ -40,7 +40,7 @@ enum { GAP = 8 }; /* columns before and after what is used of a row */
 enum { RUNS = 4, WHOLE = 0, FIRST_AND_LAST, BETWEEN, UNEVEN };
 
 /* The place of the first query of a rank's run number `i`, in runs. */
-static int64_t run_dealt(const op_case *c, int64_t i, int64_t samples)
+static int64_t run_sharded(const op_case *c, int64_t i, int64_t samples)
 {
     static const int uneven[] = {0, 1, 3, RUNS + 2};
     if (c->deal == UNEVEN)
@@ -49,7 +49,7 @@ static int64_t run_dealt(const op_case *c, int64_t i, int64_t samples)
     return i % samples * RUNS + of_sample;
 }
 
-static int64_t runs_dealt(const op_case *c, int64_t samples)
+static int64_t runs_sharded(const op_case *c, int64_t samples)
 {
     return c->deal == UNEVEN ? 4 : 2 * samples;
 }
@@ -86,7 +86,7 @@ static bool attention_shape(heads *a, op_case *c, int variant)
                  .documents = s[6],
                  .fused = fused,
                  .sinks = s[10]};
-    a->queries = c->deal ? runs_dealt(c, s[4]) * (s[3] / RUNS) : a->tokens;
+    a->queries = c->deal ? runs_sharded(c, s[4]) * (s[3] / RUNS) : a->tokens;
     return true;
 }
 
@@ -295,10 +295,10 @@ CASES(rope)
 static int64_t place_of_query(const op_case *c, int64_t i)
 {
     int64_t run = c->o.at.run, samples = c->t_keys / c->o.at.sequence;
-    return c->deal ? run_dealt(c, i / run, samples) * run + i % run : i;
+    return c->deal ? run_sharded(c, i / run, samples) * run + i % run : i;
 }
 
-static void give_places(const op_case *c, void *bytes, const tensor *t)
+static void give_positions(const op_case *c, void *bytes, const tensor *t)
 {
     for (int64_t i = 0; i < t->shape[0]; i++)
         ((int32_t *)bytes)[i] = (int32_t)place_of_query(c, i);
@@ -316,7 +316,7 @@ static void give_documents(const op_case *c, void *bytes, const tensor *t)
 }
 
 static const fill DOCUMENTS = {.kind = FILL_GIVEN, .give = give_documents},
-                  PLACES = {.kind = FILL_GIVEN, .give = give_places};
+                  PLACES = {.kind = FILL_GIVEN, .give = give_positions};
 
 /* q, k and v from `slot` on, then, where they are asked for, document_start and places from `masks` on. */
 static void attention_operands(op_case *c, const heads *a, int slot, int masks)

@@ -12,7 +12,7 @@ static const int SIZES[][3] = {{1, 1, 0},    {3, 8, 0},   {7, 17, 3},    {70, 48
 enum { SIZE_COUNT = sizeof SIZES / sizeof *SIZES };
 
 /* Tokens in another order than they have within the micro-batch, so that neighbours are of different groups. */
-static void give_places(const op_case *c, void *bytes, const tensor *t)
+static void give_positions(const op_case *c, void *bytes, const tensor *t)
 {
     (void)c;
     for (int64_t i = 0, n = t->shape[0]; i < n; i++)
@@ -33,10 +33,10 @@ static int groups_of(const int size[3])
     return size[2] ? (size[0] + size[2] - 1) / size[2] : 1;
 }
 
-static void places(op_case *c, int slot, int *variant, int tokens)
+static void token_positions(op_case *c, int slot, int *variant, int tokens)
 {
     if (op_case_option(variant, 2))
-        op_case_in(c, slot, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_places}, tokens, 0);
+        op_case_in(c, slot, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_positions}, tokens, 0);
 }
 
 CASES(expert_load)
@@ -50,7 +50,7 @@ CASES(expert_load)
     c->o.at.scale = 0.3f;
     c->o.at.balance = (op_balance){.sequence = s[2], .groups = groups_of(s), .experts = s[1]};
     op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_choices}, s[0], active);
-    places(c, 1, &placed, s[0]);
+    token_positions(c, 1, &placed, s[0]);
     op_case_infer(c, 1);
     return true;
 }
@@ -110,8 +110,8 @@ static step_scalars scalars(void)
     return (step_scalars){.loss_scale = 8, .loss_tokens = 13, .batch_tokens = 16};
 }
 
-/* Logits at input `first`, the load behind them, places at `at_places`. */
-static bool routed(op_case *c, int first, int at_places, int variant)
+/* Logits at input `first`, the load behind them, places at `at_positions`. */
+static bool routed(op_case *c, int first, int at_positions, int variant)
 {
     c->o.at.balance.sigmoid = (uint8_t)op_case_option(&variant, 2);
     int placed = op_case_option(&variant, 2);
@@ -123,7 +123,7 @@ static bool routed(op_case *c, int first, int at_places, int variant)
     c->o.at.balance.sequence = s[2];
     op_case_in(c, first, c->type, LOGITS, s[0], s[1]);
     op_case_in(c, first + 1, DTYPE_FP32, LOAD, groups_of(s), s[1]);
-    places(c, at_places, &placed, s[0]);
+    token_positions(c, at_positions, &placed, s[0]);
     c->terms = s[1];
     c->growth = 4; /* exp of a difference; log sum exp; a[e] beside its mean */
     return true;

@@ -205,7 +205,7 @@ static void training_scalars(op_case *c)
 }
 
 /* A permutation, from 4 on where there is more than one. */
-static void give_places(const op_case *c, void *bytes, const tensor *t)
+static void give_positions(const op_case *c, void *bytes, const tensor *t)
 {
     (void)c;
     for (int64_t i = 0, n = t->shape[0]; i < n; i++)
@@ -219,7 +219,7 @@ CASES(arrange)
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
     op_case_in(c, 0, c->type, UNIT, rows, columns);
-    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_places}, rows, 0);
+    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_positions}, rows, 0);
     op_case_infer(c, 1);
     c->exact = true;
     return true;
@@ -238,7 +238,7 @@ CASES(dropout)
     c->o.at.dropout.sample_tokens = 5; /* samples end within the rows */
     op_case_in(c, 0, c->type, UNIT, rows, columns);
     op_case_scalars(c, 1);
-    op_case_in(c, 2, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_places}, rows, 0);
+    op_case_in(c, 2, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_positions}, rows, 0);
     op_case_infer(c, 1);
     return true;
 }

@@ -358,11 +358,11 @@ void reference_dropout(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const int32_t *places = tensor_at(o->in[2], r->arena);
+    const int32_t *token_positions = tensor_at(o->in[2], r->arena);
     double p = o->at.dropout.probability;
     for (int64_t t = 0; t < y->shape[0]; t++)
         for (int64_t h = 0; h < y->shape[1]; h++) {
-            int64_t token = places[t];
+            int64_t token = token_positions[t];
             uint64_t sample = (uint64_t)(s->first_sample + o->at.dropout.sample + token / o->at.dropout.sample_tokens);
             uint64_t element = (uint64_t)(token % o->at.dropout.sample_tokens * y->shape[1] + h);
             double x = reference_row(o->in[0], r, t)[h];
@@ -373,11 +373,11 @@ void reference_dropout(const op *o, const run_context *r)
 void reference_arrange(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0], *y = o->out[0];
-    const int32_t *places = tensor_at(o->in[1], r->arena);
+    const int32_t *token_positions = tensor_at(o->in[1], r->arena);
     for (int64_t t = 0; t < x->shape[0]; t++)
         for (int64_t h = 0; h < x->shape[1]; h++)
-            reference_row(y, r, o->at.inverse ? t : places[t])[h] =
-                reference_row(x, r, o->at.inverse ? places[t] : t)[h];
+            reference_row(y, r, o->at.inverse ? t : token_positions[t])[h] =
+                reference_row(x, r, o->at.inverse ? token_positions[t] : t)[h];
 }
 
 static void copy(const op *o, const run_context *r)

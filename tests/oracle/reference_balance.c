@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-static int64_t group_of(const op *o, const tensor *places, const run_context *r, int64_t t)
+static int64_t group_of(const op *o, const tensor *token_positions, const run_context *r, int64_t t)
 {
-    int64_t place = places ? ((const int32_t *)tensor_at(places, r->arena))[t] : t;
+    int64_t place = token_positions ? ((const int32_t *)tensor_at(token_positions, r->arena))[t] : t;
     return o->at.balance.sequence ? place / o->at.balance.sequence : 0;
 }
 

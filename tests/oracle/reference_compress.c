@@ -128,7 +128,7 @@ static void read_integers(double *x, bytes *b, int n, const op *o)
 }
 
 /* The k largest by magnitude, of equals the first: their places in ascending order. */
-static void largest(int *places, const double *x, int n, int k)
+static void largest(int *indices, const double *x, int n, int k)
 {
     AUTO_FREE bool *taken = must_calloc((unsigned long)n, sizeof *taken);
     for (int j = 0; j < k; j++) {
@@ -140,7 +140,7 @@ static void largest(int *places, const double *x, int n, int k)
     }
     for (int i = 0, j = 0; i < n; i++)
         if (taken[i])
-            places[j++] = i;
+            indices[j++] = i;
 }
 
 static int share(const op *o, int n)
@@ -151,42 +151,42 @@ static int share(const op *o, int n)
 
 static void write_topk(bytes *b, const double *x, int n, const op *o)
 {
-    int places[MOST], k = share(o, n);
+    int indices[MOST], k = share(o, n);
     double least = INFINITY, most = 0, sum[2] = {0, 0}, count[2] = {0, 0};
-    largest(places, x, n, k);
+    largest(indices, x, n, k);
     for (int j = 0; j < k; j++) {
-        least = fmin(least, fabs(x[places[j]]));
-        most = fmax(most, fabs(x[places[j]]));
+        least = fmin(least, fabs(x[indices[j]]));
+        most = fmax(most, fabs(x[indices[j]]));
     }
     double middle = (double)((float)least + ((float)most - (float)least) / 2);
     for (int j = 0; j < k; j++) {
-        bool high = fabs(x[places[j]]) > middle;
-        sum[high] += fabs(x[places[j]]);
+        bool high = fabs(x[indices[j]]) > middle;
+        sum[high] += fabs(x[indices[j]]);
         count[high]++;
     }
     for (int i = 0; i < 2; i++)
         put_bf16(b, count[i] > 0 ? sum[i] / count[i] : 0);
     for (int j = 0; j < k; j++)
-        put(b, (unsigned)places[j], 12);
+        put(b, (unsigned)indices[j], 12);
     align(b);
     for (int j = 0; j < k; j++)
-        put(b, (unsigned)((x[places[j]] < 0) + 2 * (fabs(x[places[j]]) > middle)), 2);
+        put(b, (unsigned)((x[indices[j]] < 0) + 2 * (fabs(x[indices[j]]) > middle)), 2);
     align(b);
 }
 
 static void read_topk(double *x, bytes *b, int n, const op *o)
 {
-    int places[MOST], k = share(o, n);
+    int indices[MOST], k = share(o, n);
     double level[2] = {get_bf16(b), 0};
     level[1] = get_bf16(b);
     for (int j = 0; j < k; j++)
-        places[j] = (int)get(b, 12);
+        indices[j] = (int)get(b, 12);
     align(b);
     for (int i = 0; i < n; i++)
         x[i] = 0;
     for (int j = 0; j < k; j++) {
         unsigned code = get(b, 2);
-        x[places[j]] = code & 1 ? -level[code >> 1] : level[code >> 1];
+        x[indices[j]] = code & 1 ? -level[code >> 1] : level[code >> 1];
     }
     align(b);
 }
@@ -198,7 +198,7 @@ static double frequency(int k, int i)
 
 static void write_dct(bytes *b, const double *x, int n, const op *o)
 {
-    int places[64], k = share(o, 64);
+    int indices[64], k = share(o, 64);
     double c[64];
     for (int f = 0; f < 64; f++) {
         double sum = 0;
@@ -206,26 +206,26 @@ static void write_dct(bytes *b, const double *x, int n, const op *o)
             sum += x[i] * frequency(f, i);
         c[f] = (double)(float)sum;
     }
-    largest(places, c, 64, k);
+    largest(indices, c, 64, k);
     for (int j = 0; j < k; j++)
-        put(b, (unsigned)places[j], 6);
+        put(b, (unsigned)indices[j], 6);
     align(b);
     for (int j = 0; j < k; j++)
-        put_bf16(b, c[places[j]]);
+        put_bf16(b, c[indices[j]]);
 }
 
 static void read_dct(double *x, bytes *b, int n, const op *o)
 {
-    int places[64], k = share(o, 64);
+    int indices[64], k = share(o, 64);
     for (int j = 0; j < k; j++)
-        places[j] = (int)get(b, 6);
+        indices[j] = (int)get(b, 6);
     align(b);
     for (int i = 0; i < n; i++)
         x[i] = 0;
     for (int j = 0; j < k; j++) {
         double c = get_bf16(b);
         for (int i = 0; i < n; i++)
-            x[i] += c * frequency(places[j], i);
+            x[i] += c * frequency(indices[j], i);
     }
 }
 

@@ -105,15 +105,15 @@ void reference_route_grad(const op *o, const run_context *r)
 void reference_assign(const op *o, const run_context *r)
 {
     const int32_t *experts = tensor_at(o->in[0], r->arena);
-    int32_t *places = tensor_at(o->out[0], r->arena), *offsets = tensor_at(o->out[1], r->arena);
+    int32_t *row_ids = tensor_at(o->out[0], r->arena), *offsets = tensor_at(o->out[1], r->arena);
     int64_t n = tensor_elements(o->in[0]), row = -o->at.routing.skip, rows = o->at.rows;
     for (int64_t i = 0; i < n; i++)
-        places[i] = -1;
+        row_ids[i] = -1;
     for (int64_t e = 0; e < o->at.routing.local; e++) {
         offsets[e] = (int32_t)(row < 0 ? 0 : row > rows ? rows : row);
         for (int64_t i = 0; i < n; i++)
             if (experts[i] == o->at.first + e) {
-                places[i] = row >= 0 && row < rows ? (int32_t)row : -1;
+                row_ids[i] = row >= 0 && row < rows ? (int32_t)row : -1;
                 row++;
             }
     }
@@ -125,11 +125,11 @@ void reference_slots(const op *o, const run_context *r)
 {
     const op_routing *as = &o->at.routing;
     const int32_t *experts = tensor_at(o->in[0], r->arena);
-    int32_t *places = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
+    int32_t *row_ids = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
     int32_t *offsets = tensor_at(o->out[2], r->arena);
     int64_t n = tensor_elements(o->in[0]), each = o->at.rows / as->slots, first, count;
     for (int64_t i = 0; i < n; i++)
-        places[i] = -1;
+        row_ids[i] = -1;
     for (int64_t row = 0; row < o->at.rows; row++)
         ids[row] = -1;
     offsets[0] = 0;
@@ -141,8 +141,8 @@ void reference_slots(const op *o, const run_context *r)
             if (experts[i] < first || experts[i] >= first + count)
                 continue;
             if (number >= as->skip && number < as->skip + each) {
-                places[i] = offsets[d + 1]++;
-                ids[places[i]] = (int32_t)(experts[i] - first);
+                row_ids[i] = offsets[d + 1]++;
+                ids[row_ids[i]] = (int32_t)(experts[i] - first);
             }
             number++;
         }
@@ -184,32 +184,32 @@ void reference_overflow(const op *o, const run_context *r)
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
-static int32_t place_of(const tensor *places, const run_context *r, int64_t t, int64_t j)
+static int32_t place_of(const tensor *row_ids, const run_context *r, int64_t t, int64_t j)
 {
-    return ((const int32_t *)tensor_at(places, r->arena))[t * places->shape[1] + j];
+    return ((const int32_t *)tensor_at(row_ids, r->arena))[t * row_ids->shape[1] + j];
 }
 
 void reference_dispatch(const op *o, const run_context *r)
 {
-    const tensor *x = o->in[0], *places = o->in[1], *rows = o->out[0];
+    const tensor *x = o->in[0], *row_ids = o->in[1], *rows = o->out[0];
     for (int64_t i = 0; i < rows->shape[0]; i++)
         memset(reference_row(rows, r, i), 0, (size_t)rows->shape[1] * sizeof(double));
     for (int64_t t = 0; t < x->shape[0]; t++)
-        for (int64_t j = 0; j < places->shape[1]; j++)
-            for (int64_t h = 0; place_of(places, r, t, j) >= 0 && h < x->shape[1]; h++)
-                reference_row(rows, r, place_of(places, r, t, j))[h] =
+        for (int64_t j = 0; j < row_ids->shape[1]; j++)
+            for (int64_t h = 0; place_of(row_ids, r, t, j) >= 0 && h < x->shape[1]; h++)
+                reference_row(rows, r, place_of(row_ids, r, t, j))[h] =
                     reference_row(x, r, t)[h] * (o->in[3] ? reference_row(o->in[3], r, t)[j] : 1);
 }
 
 void reference_combine(const op *o, const run_context *r)
 {
-    const tensor *rows = o->in[0], *places = o->in[1], *y = o->out[0];
+    const tensor *rows = o->in[0], *row_ids = o->in[1], *y = o->out[0];
     for (int64_t t = 0; t < y->shape[0]; t++)
         for (int64_t h = 0; h < y->shape[1]; h++) {
             double sum = o->in[4] ? reference_row(o->in[4], r, t)[h] : 0;
-            for (int64_t j = 0; j < places->shape[1]; j++)
-                if (place_of(places, r, t, j) >= 0)
-                    sum += reference_row(rows, r, place_of(places, r, t, j))[h] *
+            for (int64_t j = 0; j < row_ids->shape[1]; j++)
+                if (place_of(row_ids, r, t, j) >= 0)
+                    sum += reference_row(rows, r, place_of(row_ids, r, t, j))[h] *
                            (o->in[3] ? reference_row(o->in[3], r, t)[j] : 1);
             reference_row(y, r, t)[h] = sum;
         }
@@ -217,12 +217,12 @@ void reference_combine(const op *o, const run_context *r)
 
 void reference_combine_dots(const op *o, const run_context *r)
 {
-    const tensor *dy = o->in[0], *rows = o->in[1], *places = o->in[2];
+    const tensor *dy = o->in[0], *rows = o->in[1], *row_ids = o->in[2];
     for (int64_t t = 0; t < dy->shape[0]; t++)
-        for (int64_t j = 0; j < places->shape[1]; j++) {
+        for (int64_t j = 0; j < row_ids->shape[1]; j++) {
             double sum = 0;
-            for (int64_t h = 0; place_of(places, r, t, j) >= 0 && h < dy->shape[1]; h++)
-                sum += reference_row(dy, r, t)[h] * reference_row(rows, r, place_of(places, r, t, j))[h];
+            for (int64_t h = 0; place_of(row_ids, r, t, j) >= 0 && h < dy->shape[1]; h++)
+                sum += reference_row(dy, r, t)[h] * reference_row(rows, r, place_of(row_ids, r, t, j))[h];
             reference_row(o->out[0], r, t)[j] = sum;
         }
 }

@@ -276,9 +276,10 @@ typedef struct seen {
     int64_t first, last;
 } seen;
 
-static seen keys_of(const op *o, const run_context *r, const tensor *document_start, const tensor *places, int64_t t)
+static seen keys_of(const op *o, const run_context *r, const tensor *document_start, const tensor *token_positions,
+                    int64_t t)
 {
-    int64_t own = places ? ((const int32_t *)tensor_at(places, r->arena))[t] : t;
+    int64_t own = token_positions ? ((const int32_t *)tensor_at(token_positions, r->arena))[t] : t;
     int64_t sample = own / o->at.sequence * o->at.sequence, first = sample;
     if (document_start)
         first = sample + ((const int32_t *)tensor_at(document_start, r->arena))[t];

@@ -211,9 +211,9 @@ static void elementwise(adjoint_rank *a, const void *options)
     tensor *y = record_swiglu(r, "swiglu", record_linear(r, "up", x, weight(a, "w", 2 * HIDDEN, HIDDEN), NULL));
     y = record_geglu(r, "geglu", record_linear(r, "wide", y, weight(a, "w2", 2 * HIDDEN, HIDDEN), NULL));
     op_attributes at = {.dropout = {.probability = 0.4f, .site = 2, .sample_tokens = SEQUENCE, .sample = 1}};
-    tensor *places = adjoint_integers(a, "places", TOKENS, place_of);
+    tensor *token_positions = adjoint_integers(a, "places", TOKENS, place_of);
     tensor *scaled = record_scale(r, "scale", record_add(r, "twice", y, y), -1.5);
-    tensor *z = record_dropout(r, "dropout", record_soft_cap(r, "cap", scaled, 0.8), scalars, places, &at);
+    tensor *z = record_dropout(r, "dropout", record_soft_cap(r, "cap", scaled, 0.8), scalars, token_positions, &at);
     a->output = recorder_record(r, "copy", &(op){.kind = OP_copy, .in = {z}}, 1, NULL)->out[0];
 }
 
@@ -303,7 +303,7 @@ static layer_inputs inputs_of(adjoint_rank *a, const block_options *o)
     layer_inputs in = {.tokens = adjoint_integers(a, "tokens", TOKENS, token_of),
                        .targets = adjoint_integers(a, "targets", TOKENS, target_of),
                        .positions = adjoint_integers(a, "positions", TOKENS, position_of),
-                       .places = adjoint_integers(a, "places", TOKENS, place_of),
+                       .token_positions = adjoint_integers(a, "places", TOKENS, place_of),
                        .scalars = adjoint_scalars(a, &SCALARS),
                        .sequence = SEQUENCE,
                        .epsilon = 1e-5f,

@@ -54,9 +54,9 @@ static void experts_of_two_passes(adjoint_rank *a, const void *options)
     as.local = 4;
     for (int pass = 0; pass < 2; pass++) {
         as.skip = 7 * pass;
-        record_places to = record_assign(r, "assign", experts, 7, &as, 1);
-        tensor *rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", x, to.places, to.offsets, 7, 0));
-        const record_combine_in in = {rows, to.places, pass ? NULL : weights, to.offsets, pass ? sum : x, 0};
+        record_row_ids to = record_assign(r, "assign", experts, 7, &as, 1);
+        tensor *rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", x, to.row_ids, to.offsets, 7, 0));
+        const record_combine_in in = {rows, to.row_ids, pass ? NULL : weights, to.offsets, pass ? sum : x, 0};
         sum = record_combine(r, "combine", &in);
     }
     a->output = sum;
@@ -81,15 +81,15 @@ static void experts_in_slots(adjoint_rank *a, const void *options)
         int64_t rows = (pass ? BEHIND : EACH) * ranks;
         as.skip = pass ? EACH : 0;
         as.slots = ranks;
-        record_slots(r, "slots", &(record_slots_out){&out.places, &ids, &out.offsets}, experts, rows, &as);
-        tensor *packed = record_dispatch(r, "pack", x, out.places, out.offsets, rows, ranks);
+        record_slots(r, "slots", &(record_slots_out){&out.row_ids, &ids, &out.offsets}, experts, rows, &as);
+        tensor *packed = record_dispatch(r, "pack", x, out.row_ids, out.offsets, rows, ranks);
         ids = record_all_to_all(r, "heads", AXIS_EXPERT, ids);
         tensor *came = record_all_to_all(r, "send", AXIS_EXPERT, packed);
         as.skip = as.slots = 0;
-        record_places to = record_assign(r, "assign", ids, rows, &as, 0);
-        in.places = to.places;
+        record_row_ids to = record_assign(r, "assign", ids, rows, &as, 0);
+        in.row_ids = to.row_ids;
         in.offsets = to.offsets;
-        in.rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", came, in.places, in.offsets, rows, 0));
+        in.rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", came, in.row_ids, in.offsets, rows, 0));
         out.rows = record_all_to_all(r, "return", AXIS_EXPERT, record_combine(r, "order", &in));
         sum = record_combine(r, "combine", &out);
     }

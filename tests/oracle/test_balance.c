@@ -70,10 +70,10 @@ static void balanced(adjoint_rank *a, const void *options)
     tensor *logits =
         record_linear(r, "router", record_gelu(r, "gelu", x), weight(a, "router", EXPERTS, HIDDEN, b->divided), NULL);
     tensor *load = adjoint_table(a, "load", b->as.groups, EXPERTS, load_of), *scalars = adjoint_scalars(a, &SCALARS);
-    tensor *places = b->placed ? adjoint_integers(a, "places", count, place_of) : NULL;
+    tensor *token_positions = b->placed ? adjoint_integers(a, "places", count, place_of) : NULL;
     a->beside = new_sums(a, logits);
     a->beside_factors = b->factors;
-    const record_balance_in in = {logits, load, places};
+    const record_balance_in in = {logits, load, token_positions};
     record_balance(r, "balance", a->beside, &in, &b->as);
     tensor *early = b->before ? read_logits(a, logits, "early", b->divided) : NULL;
     tensor *y = record_gelu(r, "used", record_balance_through(r, "through", x, &in, scalars, &b->as));
@@ -240,7 +240,7 @@ TEST(counts_are_summed_over_ranks_that_divide_samples)
 /* Operands of one op. */
 typedef struct memory {
     double logits[2], load[6], out[2];
-    int32_t chosen[8], places[4];
+    int32_t chosen[8], token_positions[4];
     step_scalars scalars;
 } memory;
 
@@ -256,11 +256,11 @@ static tensor operand(size_t at, dtype type, int64_t rows, int64_t columns)
 TEST(a_load_counts_the_choices_of_each_sample)
 {
     static const double want[] = {0.5, 0.5, 1, 1, 0.5, 0.5};
-    memory m = {.chosen = {0, 2, 0, 1, 2, 1, 2, 0}, .places = {2, 3, 0, 1}};
+    memory m = {.chosen = {0, 2, 0, 1, 2, 1, 2, 0}, .token_positions = {2, 3, 0, 1}};
     tensor chosen = operand(offsetof(memory, chosen), DTYPE_INT32, 4, 2),
-           places = operand(offsetof(memory, places), DTYPE_INT32, 4, 0),
+           token_positions = operand(offsetof(memory, token_positions), DTYPE_INT32, 4, 0),
            load = operand(offsetof(memory, load), DTYPE_FP64, 2, 3);
-    const op o = {.in = {&chosen, &places}, .out = {&load}, .at = {.scale = 0.5f, .balance.sequence = 2}};
+    const op o = {.in = {&chosen, &token_positions}, .out = {&load}, .at = {.scale = 0.5f, .balance.sequence = 2}};
     reference_expert_load(&o, &(run_context){.arena = (char *)&m});
     assert_memory_equal(m.load, want, sizeof want);
 }

@@ -356,13 +356,13 @@ static void room_by_one(const op *o, const run_context *r)
 static void order_unstable(const op *o, const run_context *r)
 {
     cpu_backend.kernels[o->kind](o, r);
-    int32_t *places = tensor_at(o->out[0], r->arena);
+    int32_t *token_positions = tensor_at(o->out[0], r->arena);
     const int32_t *experts = tensor_at(o->in[0], r->arena);
     for (int64_t i = 1; i < tensor_elements(o->in[0]); i++)
-        if (experts[i] == experts[0] && places[i] >= 0 && places[0] >= 0) {
-            int32_t first = places[0];
-            places[0] = places[i];
-            places[i] = first;
+        if (experts[i] == experts[0] && token_positions[i] >= 0 && token_positions[0] >= 0) {
+            int32_t first = token_positions[0];
+            token_positions[0] = token_positions[i];
+            token_positions[i] = first;
             return;
         }
 }
@@ -428,10 +428,10 @@ static void assignment_forgotten(const op *o, const run_context *r)
 {
     op wrong = *o;
     int slot = o->kind == OP_combine_dots ? 2 : 1;
-    tensor places = *o->in[slot];
-    int32_t *all = tensor_at(&places, r->arena), was = all[0];
+    tensor token_positions = *o->in[slot];
+    int32_t *all = tensor_at(&token_positions, r->arena), was = all[0];
     all[0] = -1;
-    wrong.in[slot] = &places;
+    wrong.in[slot] = &token_positions;
     cpu_backend.kernels[o->kind](&wrong, r);
     all[0] = was;
 }

@@ -95,7 +95,7 @@ TEST(the_slope_of_a_weight_is_its_scores)
 enum { SENT = 3, EACH = 2 };
 
 /* places of three tokens' experts, of those that a rank has from `first` on */
-static void assigned(int32_t *places, int32_t *offsets, int32_t first, int32_t local, int64_t skip, int64_t rows)
+static void assigned(int32_t *row_ids, int32_t *offsets, int32_t first, int32_t local, int64_t skip, int64_t rows)
 {
     static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
     bench b = {.o = {.kind = OP_assign, .at = {.first = first, .rows = rows}}};
@@ -106,22 +106,22 @@ static void assigned(int32_t *places, int32_t *offsets, int32_t first, int32_t l
     bench_start(&b);
     memcpy(reference_program_bytes(b.p, b.o.in[0]), experts, sizeof experts);
     bench_run(&b);
-    memcpy(places, reference_program_bytes(b.p, b.o.out[0]), sizeof experts);
+    memcpy(row_ids, reference_program_bytes(b.p, b.o.out[0]), sizeof experts);
     memcpy(offsets, reference_program_bytes(b.p, b.o.out[1]), ((size_t)local + 1) * sizeof *offsets);
     reference_program_close(b.p);
 }
 
 TEST(assignments_are_sorted_by_expert_and_token)
 {
-    int32_t places[SENT * EACH], offsets[4];
-    assigned(places, offsets, 0, 3, 0, 6);
-    assert_memory_equal(places, ((int32_t[]){3, 0, 1, 4, 2, 5}), sizeof places);
+    int32_t row_ids[SENT * EACH], offsets[4];
+    assigned(row_ids, offsets, 0, 3, 0, 6);
+    assert_memory_equal(row_ids, ((int32_t[]){3, 0, 1, 4, 2, 5}), sizeof row_ids);
     assert_memory_equal(offsets, ((int32_t[]){0, 2, 3, 6}), sizeof offsets);
-    assigned(places, offsets, 1, 2, 2, 2); /* the second pass of two, of the last two experts */
-    assert_memory_equal(places, ((int32_t[]){-1, -1, -1, 0, -1, 1}), sizeof places);
+    assigned(row_ids, offsets, 1, 2, 2, 2); /* the second pass of two, of the last two experts */
+    assert_memory_equal(row_ids, ((int32_t[]){-1, -1, -1, 0, -1, 1}), sizeof row_ids);
     assert_memory_equal(offsets, ((int32_t[]){0, 0, 2}), 3 * sizeof *offsets);
-    assigned(places, offsets, 0, 3, 0, 4); /* more than there is room for */
-    assert_memory_equal(places, ((int32_t[]){3, 0, 1, -1, 2, -1}), sizeof places);
+    assigned(row_ids, offsets, 0, 3, 0, 4); /* more than there is room for */
+    assert_memory_equal(row_ids, ((int32_t[]){3, 0, 1, -1, 2, -1}), sizeof row_ids);
     assert_memory_equal(offsets, ((int32_t[]){0, 2, 3, 4}), sizeof offsets);
 }
 
@@ -202,8 +202,8 @@ TEST(a_bias_moves_by_the_sign_of_what_its_expert_lacks)
     }
 }
 
-/* An op with places[SENT, EACH] as input `slot`, operands of one column, and its output's values. */
-static void routed(double *out, op_kind kind, int slot, const double *const *in, const int32_t *places, int64_t rows)
+/* An op with row_ids[SENT, EACH] as input `slot`, operands of one column, and its output's values. */
+static void routed(double *out, op_kind kind, int slot, const double *const *in, const int32_t *row_ids, int64_t rows)
 {
     static const int64_t shapes[3][OP_MAX_IN][2] = {{{SENT, 1}, {SENT, EACH}, {2, 0}, {SENT, EACH}},
                                                     {{7, 1}, {SENT, EACH}, {2, 0}, {SENT, EACH}, {SENT, 1}},
@@ -217,7 +217,7 @@ static void routed(double *out, op_kind kind, int slot, const double *const *in,
     for (int i = 0; shape[i][0]; i++)
         if (in[i])
             reference_program_set(b.p, b.o.in[i], in[i]);
-    memcpy(reference_program_bytes(b.p, b.o.in[slot]), places, SENT * EACH * sizeof *places);
+    memcpy(reference_program_bytes(b.p, b.o.in[slot]), row_ids, SENT * EACH * sizeof *row_ids);
     bench_run(&b);
     reference_program_get(out, b.p, b.o.out[0]);
     reference_program_close(b.p);
@@ -225,15 +225,15 @@ static void routed(double *out, op_kind kind, int slot, const double *const *in,
 
 TEST(tokens_go_to_their_places_and_back)
 {
-    static const int32_t places[] = {3, 0, 1, -1, 2, 5};
+    static const int32_t row_ids[] = {3, 0, 1, -1, 2, 5};
     static const double weights[] = {.5, 2, 1, 1, -1, 3}, tokens[] = {1, 2, 3}, ten[] = {10, 20, 30};
     static const double rows[] = {1, 2, 4, 8, 16, 32, 64};
     double out[7];
-    routed(out, OP_dispatch, 1, (const double *const[]){tokens, NULL, NULL, weights}, places, 7);
+    routed(out, OP_dispatch, 1, (const double *const[]){tokens, NULL, NULL, weights}, row_ids, 7);
     assert_memory_equal(out, ((double[]){2, 2, -3, .5, 0, 9, 0}), sizeof out);
-    routed(out, OP_combine, 1, (const double *const[]){rows, NULL, NULL, weights, ten}, places, 7);
+    routed(out, OP_combine, 1, (const double *const[]){rows, NULL, NULL, weights, ten}, row_ids, 7);
     assert_memory_equal(out, ((double[]){10 + 4 + 2, 20 + 2, 30 - 4 + 96}), SENT * sizeof *out);
-    routed(out, OP_combine_dots, 2, (const double *const[]){tokens, rows, NULL}, places, 7);
+    routed(out, OP_combine_dots, 2, (const double *const[]){tokens, rows, NULL}, row_ids, 7);
     assert_memory_equal(out, ((double[]){8, 1, 4, 0, 12, 96}), SENT * EACH * sizeof *out);
 }
 

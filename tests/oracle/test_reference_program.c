@@ -69,7 +69,7 @@ static void fill_ids(step *s)
         if (in->document_start->shape[0])
             ((int32_t *)executor_at(s->executor, in->document_start))[i] = i % SEQUENCE / 7 * 7;
     }
-    batch_places(&s->compiled, s->executor, MICROBATCHES);
+    batch_positions(&s->compiled, s->executor, MICROBATCHES);
     step_scalars *scalars = executor_at(s->executor, in->scalars);
     *scalars = (step_scalars){.seed = 3,
                               .step = 1,
@@ -109,8 +109,8 @@ static void fill_weights(step *s)
 static void read_inputs(step *s)
 {
     const layer_inputs *in = &s->compiled.values;
-    const tensor *of[] = {in->tokens, in->targets,    in->positions, in->document_start,
-                          in->places, in->rope_table, in->scalars};
+    const tensor *of[] = {in->tokens,          in->targets,    in->positions, in->document_start,
+                          in->token_positions, in->rope_table, in->scalars};
     void *arena = executor_context(s->executor)->arena;
     for (unsigned i = 0; i < sizeof of / sizeof *of; i++)
         if (reference_program_has(s->oracle, of[i]))

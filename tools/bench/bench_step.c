@@ -22,7 +22,7 @@ static void fill_tokens(bench_step *b, const config *c)
         if (second)
             second[i] = targets[i];
     }
-    batch_places(&b->compiled, b->executor, b->compiled.options.microbatches);
+    batch_positions(&b->compiled, b->executor, b->compiled.options.microbatches);
     const batch_step at = {
         .moments = 1, .rate = 1e-4, .loss_scale = 1, .loss_tokens = (double)count, .batch_tokens = (double)count};
     batch_scalars(&b->compiled, b->executor, c, &at, count);

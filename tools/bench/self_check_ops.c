@@ -50,7 +50,7 @@ static const struct {
 
 /* Attention cases of a rank with zig-zag shards ("halves") of the samples: heads, key/value heads, head size, tokens of
  * a sample, samples, window, documents, ranks, and the rank's index. */
-static const int halves[][9] = {
+static const int zigzag[][9] = {
     {4, 2, 64, 32, 2, 0, 0, 2, 0}, {2, 1, 128, 72, 1, 0, 1, 3, 1}, {2, 1, 64, 48, 1, 20, 0, 2, 1}};
 
 /* Tolerance of |got - right| / |right| of an output, and its GROWTH by the square root of a product's depth, where
@@ -432,7 +432,7 @@ static status check_apart(checker *k, op *o, char *arena, int64_t bytes)
 }
 
 /* Checks attention of a rank that holds two runs of each sample's tokens, and all keys and values. */
-static status check_halves(checker *k, const int *s)
+static status check_zigzag(checker *k, const int *s)
 {
     const int64_t tokens = (int64_t)s[3] * s[4], run = s[3] / (2 * s[7]), count = tokens / s[7], wide = s[0] * s[2],
                   narrow = s[1] * s[2], runs[] = {s[8], 2 * s[7] - 1 - s[8]};
@@ -444,9 +444,9 @@ static status check_halves(checker *k, const int *s)
            *v = operand(&next, &bytes, t, tokens, narrow), *y = operand(&next, &bytes, t, count, wide),
            *lse = operand(&next, &bytes, DTYPE_FP32, count / run * s[0], run),
            *starts = operand(&next, &bytes, DTYPE_INT32, count, 0),
-           *places = operand(&next, &bytes, DTYPE_INT32, count, 0), *dy = operand(&next, &bytes, t, count, wide),
-           *dq = operand(&next, &bytes, t, count, wide), *dk = operand(&next, &bytes, t, tokens, narrow),
-           *dv = operand(&next, &bytes, t, tokens, narrow);
+           *token_positions = operand(&next, &bytes, DTYPE_INT32, count, 0),
+           *dy = operand(&next, &bytes, t, count, wide), *dq = operand(&next, &bytes, t, count, wide),
+           *dk = operand(&next, &bytes, t, tokens, narrow), *dv = operand(&next, &bytes, t, tokens, narrow);
     AUTO_FREE char *arena = aligned_alloc(4096, SELF_CHECK_ARENA);
     MUST(arena, "out of memory");
     tensor *const random[] = {q, key, v, dy};
@@ -456,13 +456,13 @@ static status check_halves(checker *k, const int *s)
     fill_starts(all, tokens, s[3]);
     for (int64_t i = 0; i < count; i++) {
         int64_t unit = i / run, place = unit % s[4] * s[3] + runs[unit / s[4]] * run + i % run;
-        ((int32_t *)tensor_at(places, arena))[i] = (int32_t)place;
+        ((int32_t *)tensor_at(token_positions, arena))[i] = (int32_t)place;
         ((int32_t *)tensor_at(starts, arena))[i] = all[place];
     }
     starts = s[6] ? starts : NULL;
-    memcpy(o.in, (tensor *[]){q, key, v, starts, places}, 5 * sizeof *o.in);
+    memcpy(o.in, (tensor *[]){q, key, v, starts, token_positions}, 5 * sizeof *o.in);
     memcpy(o.out, (tensor *[]){y, lse}, 2 * sizeof *o.out);
-    memcpy(back.in, (tensor *[]){dy, q, key, v, y, lse, starts, places}, 8 * sizeof *back.in);
+    memcpy(back.in, (tensor *[]){dy, q, key, v, y, lse, starts, token_positions}, 8 * sizeof *back.in);
     memcpy(back.out, (tensor *[]){dq, dk, dv}, 3 * sizeof *back.out);
     o.at.heads = s[0], o.at.kv_heads = s[1], o.at.head_size = s[2], o.at.sequence = s[3], o.at.window = s[5];
     o.at.scale = 1 / sqrtf((float)s[2]);
@@ -480,8 +480,8 @@ static status check_all(checker *k)
         k->count = 0;
         for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++)
             TRY(check_step(k, i));
-        for (int i = 0; i < (int)(sizeof halves / sizeof *halves); i++)
-            TRY(check_halves(k, halves[i]));
+        for (int i = 0; i < (int)(sizeof zigzag / sizeof *zigzag); i++)
+            TRY(check_zigzag(k, zigzag[i]));
     }
     return STATUS_OK;
 }

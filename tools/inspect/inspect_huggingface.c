@@ -33,7 +33,7 @@ static const char *list_of(const json_t *asked, const json_t *ever, const char *
 
 /* Sorts the keys of a config.json into taken, demanded, overruled by other keys, silent (without effect) and unread
  * ones. A null counts as an absent key. */
-static void deal_keys(json_t *object, const json_t *root, const json_t *asked, shape_architecture a)
+static void copy_keys(json_t *object, const json_t *root, const json_t *asked, shape_architecture a)
 {
     static const char *const lists[] = {"taken", "demanded", "overruled", "unread", "silent"};
     json_auto_t *ever = families_keys(a);
@@ -92,7 +92,7 @@ static void find_unread(const reading *r, json_t *group, const char *name)
     }
 }
 
-static void deal_groups(json_t *object, json_t *root, const json_t *asked, const model_shape *s)
+static void copy_groups(json_t *object, json_t *root, const json_t *asked, const model_shape *s)
 {
     AUTO_FREE char *text = NULL;
     if (huggingface_text(&text, s, DTYPE_FP32, NULL) != STATUS_OK)
@@ -164,8 +164,8 @@ static status gather_config(json_t *object, model_shape *shape, const char *fold
         json_object_set_new(object, "tied", json_boolean(shape->tied_embeddings));
         json_object_set_new(object, "preset", equal ? json_string(equal) : json_null());
         json_object_set_new(object, "model", model_keys(shape));
-        deal_keys(object, root, asked, shape->architecture);
-        deal_groups(object, root, asked, shape);
+        copy_keys(object, root, asked, shape->architecture);
+        copy_groups(object, root, asked, shape);
     }
     return s;
 }

@@ -41,13 +41,13 @@ static status measure_steps(plan_data *out, const config *c, const compile_optio
         TRY(batch_measure(&of, &balanced, s, first, config_microbatches(&o->grid, o->micro_batch, batch)));
         first += batch;
         plan_data_step *at = &out->steps[step];
-        *at = (plan_data_step){of.imbalance_of_halves, o->document_mask ? of.imbalance : 0};
-        out->mean.halves += at->halves;
+        *at = (plan_data_step){of.imbalance_of_zigzag, o->document_mask ? of.imbalance : 0};
+        out->mean.zigzag += at->zigzag;
         out->mean.documents += at->documents;
-        take_most(&out->most.halves, at->halves);
+        take_most(&out->most.zigzag, at->zigzag);
         take_most(&out->most.documents, at->documents);
     }
-    out->mean.halves /= out->count;
+    out->mean.zigzag /= out->count;
     out->mean.documents /= out->count;
     return STATUS_OK;
 }
@@ -92,7 +92,7 @@ void plan_data_print(FILE *out, const plan_data *d, const config *c)
             "\ncontext work      the first %d global batches of %s%s, the first data rank's part: of the context\n",
             d->count, c->data.train.item[0].path, c->data.train.count > 1 ? " and the others" : "");
     fputs("                  ranks, the one with most attends to\n", out);
-    print_balance(out, "halves", d->mean.halves, d->most.halves, !documents);
+    print_balance(out, "halves", d->mean.zigzag, d->most.zigzag, !documents);
     if (d->mean.documents > 0)
         print_balance(out, "documents", d->mean.documents, d->most.documents, documents);
     else
@@ -101,7 +101,7 @@ void plan_data_print(FILE *out, const plan_data *d, const config *c)
 
 static json_t *json_of(const plan_data_step *s)
 {
-    return json_pack("{s:f, s:o}", "halves", s->halves, "documents",
+    return json_pack("{s:f, s:o}", "halves", s->zigzag, "documents",
                      s->documents > 0 ? json_real(s->documents) : json_null());
 }
 

@@ -33,7 +33,7 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
 
 /* Maximum over mean of context ranks' attended tokens: the first data rank's mean over a step's micro-batches. */
 typedef struct plan_data_step {
-    double halves, documents; /* one for each parallel.context_balance; `documents` 0: no mask */
+    double zigzag, documents; /* one for each parallel.context_balance; `documents` 0: no mask */
 } plan_data_step;
 
 typedef struct plan_data {

@@ -125,7 +125,7 @@ static int compare_sizes(const void *a, const void *b)
 
 /* Assigns each parameter that is updated whole along an axis to the least loaded replica: the same on every tensor
  * rank, since their parts have the same sizes. */
-static void deal_out(int *owners, const compiled *c, axis along)
+static void assign_owners(int *owners, const compiled *c, axis along)
 {
     AUTO_FREE const parameter **whole = must_alloc((unsigned long)(c->model.parameter_count + 1) * sizeof *whole);
     int ranks = c->around.group[along].ranks, count = 0;
@@ -158,7 +158,7 @@ static const int *choose_owners(compiled *c)
     }
     for (axis a = 0; a < AXIS_COUNT; a++)
         if (axis_rows[a].gradients == AXIS_SUMS_REPLICAS)
-            deal_out(owners, c, a);
+            assign_owners(owners, c, a);
     return owners;
 }
 
@@ -389,7 +389,7 @@ static void describe_values(compiled *c)
         .micro_batch = n.micro_batch,
         .transfers = o->transfers,
         .run = (int)n.run,
-        .halves = DIVIDED && o->layout.balance == CONFIG_BALANCE_HALVES,
+        .zigzag = DIVIDED && o->layout.balance == CONFIG_BALANCE_ZIGZAG,
         .router_loss = o->shape.router_loss,
         .router_z_loss = o->shape.router_z_loss,
         .router_over = o->router_over,

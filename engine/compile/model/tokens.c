@@ -27,9 +27,9 @@ double target_balance(const compile_options *o)
     return devices_balance(target_device(o), target_peak(o));
 }
 
-int64_t tokens_half_run(int64_t sequence, int ranks)
+int64_t tokens_zigzag_run(int64_t sequence, int ranks)
 {
-    return sequence / ((int64_t)TOKEN_HALVES * ranks);
+    return sequence / ((int64_t)TOKEN_RUNS * ranks);
 }
 
 token_counts tokens_count(const compile_options *o)
@@ -41,8 +41,8 @@ token_counts tokens_count(const compile_options *o)
     int64_t first;
     n.rank = n.loss = n.between = n.micro_batch / context;
     /* a zig-zag shard, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries */
-    int64_t half = context > 1 ? tokens_half_run(o->sequence, context) : 0;
-    n.run = o->layout.balance != CONFIG_BALANCE_HALVES && half > MOST_BLOCK ? MOST_BLOCK : half;
+    int64_t half = context > 1 ? tokens_zigzag_run(o->sequence, context) : 0;
+    n.run = o->layout.balance != CONFIG_BALANCE_ZIGZAG && half > MOST_BLOCK ? MOST_BLOCK : half;
     while (n.run && half % n.run)
         n.run--;
     if (o->layout.sequence)

@@ -14,7 +14,7 @@ typedef struct token_counts {
 
 token_counts tokens_count(const compile_options *o);
 /* Tokens of a contiguous run of a sample in `ranks` zig-zag shards (kernels/token.h). */
-int64_t tokens_half_run(int64_t sequence, int ranks);
+int64_t tokens_zigzag_run(int64_t sequence, int ranks);
 /* Ranks of a layout among which the tokens of a micro-batch are divided between blocks. */
 int tokens_ranks_between(const config_layout *l);
 

@@ -179,11 +179,11 @@ static status take_keys(account *out, const account *p, bool found, const char *
  * by itself. */
 static const char *find_authorities(void)
 {
-    static const char *const places[] = {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
-                                         "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (access(places[i], R_OK) == 0)
-            return places[i];
+    static const char *const paths[] = {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                                        "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (access(paths[i], R_OK) == 0)
+            return paths[i];
     return NULL;
 }
 

@@ -342,7 +342,7 @@ static void divide_seconds(report_step *r, training *t, double stalled)
     double waited = comm_waited(t->world) - t->now.waited_before;
     r->data_seconds = t->now.data_seconds;
     r->context_imbalance = t->now.batch.imbalance;
-    r->context_imbalance_of_halves = t->now.batch.imbalance_of_halves;
+    r->context_imbalance_of_halves = t->now.batch.imbalance_of_zigzag;
     const mirror_facts *mirrored = t->saving.mirror;
     r->mirrors = mirrored;
     r->mirror_behind_bytes = mirrored ? mirrored->behind_bytes : 0;

@@ -125,12 +125,12 @@ static void offset(probe *p)
             probe_settle(p);
             probe_fill(p);
             if (ranks > 1) { /* runs `rank` and 3 - rank of four */
-                int32_t *places = p->on->borrow(p->d, o.in[4]->address, tensor_bytes(o.in[4]));
+                int32_t *token_positions = p->on->borrow(p->d, o.in[4]->address, tensor_bytes(o.in[4]));
                 for (int64_t i = 0; i < queries; i++) {
                     int64_t run = i / (tokens / 4) ? 3 - rank : rank;
-                    places[i] = (int32_t)(run * (tokens / 4) + i % (tokens / 4));
+                    token_positions[i] = (int32_t)(run * (tokens / 4) + i % (tokens / 4));
                 }
-                p->on->give_back(p->d, places, o.in[4]->address, tensor_bytes(o.in[4]), true);
+                p->on->give_back(p->d, token_positions, o.in[4]->address, tensor_bytes(o.in[4]), true);
                 snprintf(what, sizeof what, "halves of rank %d of 2", rank);
             } else {
                 snprintf(what, sizeof what, "whole");

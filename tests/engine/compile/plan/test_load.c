@@ -64,7 +64,7 @@ static double uniform(uint64_t *at)
 }
 
 /* The most rows that a rank gets when each of its TOKENS x RANKS x (experts of a token) choices is dealt. */
-static double deal_layer(const double *share, uint64_t *at)
+static double shard_layer(const double *share, uint64_t *at)
 {
     double rows[RANKS] = {0}, most = 0;
     for (int i = 0; i < TOKENS * RANKS * ACTIVE; i++) {
@@ -88,7 +88,7 @@ static void play_steps(double plays[CAPACITY_BUCKETS], double *slowest, const lo
     for (int i = 0; i < STEPS; i++) {
         int needed = 0;
         for (int k = 0; k < LAYERS * MICROBATCHES; k++) {
-            double rows = deal_layer(law->shares + (draw * LAYERS + k % LAYERS) * EXPERTS, at);
+            double rows = shard_layer(law->shares + (draw * LAYERS + k % LAYERS) * EXPERTS, at);
             *slowest += rows / ((double)TOKENS * ACTIVE) / (LAYERS * MICROBATCHES) / STEPS / law->draws;
             capacity_passes w = capacity_passes_of(&s, needed);
             while (rows > (double)capacity_rows(&w))

@@ -1,4 +1,4 @@
-#include "engine/run/deal.h"
+#include "engine/run/shard.h"
 
 #include <stdlib.h>
 
@@ -7,19 +7,19 @@
 #include "memory/scope.h"
 
 /* Counts the keys that the token at a position sees. */
-static int64_t keys_of(const deal *d, const int32_t *document_start, int64_t place)
+static int64_t keys_of(const shard_shape *d, const int32_t *document_start, int64_t place)
 {
     const int32_t position = (int32_t)token_position(place, (int32_t)d->sequence);
     return position + 1 -
            token_first_key(position, token_window(d->window, d->sequence), document_start ? document_start[place] : 0);
 }
 
-void deal_halves(int32_t *out, const deal *d)
+void shard_zigzag(int32_t *out, const shard_shape *d)
 {
     for (int rank = 0; rank < d->ranks; rank++)
-        for (int half = 0; half < TOKEN_HALVES; half++)
+        for (int half = 0; half < TOKEN_RUNS; half++)
             for (int64_t sample = 0; sample < d->samples; sample++) {
-                int64_t first = sample * d->sequence + token_half(rank, d->ranks, half) * d->run;
+                int64_t first = sample * d->sequence + token_zigzag(rank, d->ranks, half) * d->run;
                 for (int64_t i = 0; i < d->run; i++)
                     *out++ = (int32_t)(first + i);
             }
@@ -61,7 +61,7 @@ static void assign(block *blocks, int64_t count, int ranks)
     }
 }
 
-void deal_documents(int32_t *out, const deal *d, const int32_t *document_start)
+void shard_documents(int32_t *out, const shard_shape *d, const int32_t *document_start)
 {
     int64_t count = d->samples * d->sequence / d->run;
     MUST(count % d->ranks == 0, "%lld blocks for %d ranks", (long long)count, d->ranks);
@@ -80,26 +80,26 @@ void deal_documents(int32_t *out, const deal *d, const int32_t *document_start)
                 *out++ = (int32_t)(blocks[i].number * d->run + k);
 }
 
-double deal_imbalance(const int32_t *places, const deal *d, const int32_t *document_start)
+double shard_imbalance(const int32_t *token_positions, const shard_shape *d, const int32_t *document_start)
 {
     int64_t each = d->samples * d->sequence / d->ranks, most = 0, all = 0;
     for (int rank = 0; rank < d->ranks; rank++) {
         int64_t own = 0;
         for (int64_t i = 0; i < each; i++)
-            own += keys_of(d, document_start, places[rank * each + i]);
+            own += keys_of(d, document_start, token_positions[rank * each + i]);
         most = own > most ? own : most;
         all += own;
     }
     return (double)most * d->ranks / (double)all;
 }
 
-int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *document_start, int rank)
+int64_t shard_unseen(const int32_t *token_positions, const shard_shape *d, const int32_t *document_start, int rank)
 {
     int64_t all = d->samples * d->sequence, each = all / d->ranks, unseen = 0, open = 0;
     AUTO_FREE int32_t *change = must_calloc((unsigned long)all + 1, sizeof *change); /* deltas of a key's query count */
     for (int64_t i = rank * each; i < (rank + 1) * each; i++) {
-        change[places[i] + 1 - keys_of(d, document_start, places[i])]++;
-        change[places[i] + 1]--;
+        change[token_positions[i] + 1 - keys_of(d, document_start, token_positions[i])]++;
+        change[token_positions[i] + 1]--;
     }
     for (int64_t i = 0; i < all; i++) {
         open += change[i];

@@ -97,7 +97,7 @@ $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
 	@echo "ar $@"; ar rcs $@ $^
 
 # phalanx, which writes down what it merges (merges_dump.c)
-RECORDED := rule_change outer_encode outer_merge_changes outer_merge_weights outer_settle server_merge
+RECORDED := rule_change outer_encode outer_merge_changes outer_merge_weights outer_apply_merge server_merge
 $(BUILD)/tests/recorded/phalanx: $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/tests/jobs/merges_dump.o $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(SANITIZE) $(RECORDED:%=-Wl,--wrap=%) -o $@ $^ $(LIBS)

@@ -11,9 +11,9 @@ typedef struct grouped_product {
     int64_t rows;    /* rows of A, and of C or B: all experts' rows and the rows that no expert has */
     int64_t m, n, k; /* sizes of one expert; the side of its rows is 0 */
     tensor *a, *b, *c, *offsets;
-    tensor *bias;  /* [experts n], added to the rows of C; or NULL */
-    bool b_turned; /* B lies as [n, k] */
-    bool sums;     /* C is a weight's gradient: A lies as [k, m], C is a "+=" output */
+    tensor *bias;      /* [experts n], added to the rows of C; or NULL */
+    bool b_transposed; /* B lies as [n, k] */
+    bool sums;         /* C is a weight's gradient: A lies as [k, m], C is a "+=" output */
 } grouped_product;
 
 /* Returns the operands of `o`, of class GROUPED; its output must be described. */

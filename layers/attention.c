@@ -35,10 +35,11 @@ static tensor *attend(recorder *r, const attention_layer *a, const layer_inputs 
     tensor *token_positions = in->run ? in->token_positions : NULL;
     if (in->zigzag)
         at.group_size = r->grid.group[AXIS_CONTEXT].ranks, at.group_rank = r->grid.group[AXIS_CONTEXT].rank;
-    if (!r->training || !in->peaks || tensor_elements(in->peaks) == 0)
+    if (!r->training || !in->max_logits || tensor_elements(in->max_logits) == 0)
         return record_attention(r, "attention/attention", heads, in->document_start, token_positions, sinks, &at);
-    tensor *peaks = recorder_row(r, in->peaks, a->index);
-    return record_attention_noted(r, "attention/attention", heads, in->document_start, token_positions, peaks, &at);
+    tensor *max_logits = recorder_row(r, in->max_logits, a->index);
+    return record_attention_noted(r, "attention/attention", heads, in->document_start, token_positions, max_logits,
+                                  &at);
 }
 
 /* ---- a layer's attention ----------------------------------------------------------------------------------------- */
@@ -84,10 +85,10 @@ static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_i
     if (a->q_norm)
         normalise(r, a, &heads, at);
     if (a->rotary) {
-        op_attributes turn = at;
-        turn.interleaved = a->interleaved;
+        op_attributes rope = at;
+        rope.interleaved = a->interleaved;
         record_rope(r, "attention/rope", &heads, in->positions, a->local ? in->rope_table_local : in->rope_table,
-                    &turn);
+                    &rope);
     }
     tensor *sinks = recorder_weight(r, a->sinks);
     if (!from->states) {
@@ -160,10 +161,10 @@ static tensor *attend_latents(recorder *r, const attention_layer *a, const layer
     /* k: one head for all, [tokens, rotated] */
     record_qkv heads = {.q = make_queries(r, a, from->x),
                         .k = layer_enter(r, take_columns(r, "attention/copy key", down, l->rank, l->rotated))};
-    op_attributes turn = at;
-    turn.kv_heads = 0;
-    turn.interleaved = a->interleaved;
-    record_rope(r, "attention/rope", &heads, in->positions, in->rope_table, &turn);
+    op_attributes rope = at;
+    rope.kv_heads = 0;
+    rope.interleaved = a->interleaved;
+    record_rope(r, "attention/rope", &heads, in->positions, in->rope_table, &rope);
     if (from->states) {
         const record_latent new = {heads.q, latent, heads.k, recorder_weight(r, l->kv_up)};
         return record_latent_decode(r, "attention/decode", &new, in->positions, from->states[0], &at);

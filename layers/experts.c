@@ -203,12 +203,12 @@ tensor *mix_experts(recorder *r, const block_layer *b, const layer_inputs *in, c
     count_choices(r, e, in, &all);
     r->joined = w.count > 0;
     tensor *sum = record_pass(r, e, &all, w.rows, NULL);
-    r->remade = true;
+    r->recomputed = true;
     for (int i = 0; i < w.count; i++) {
         all.routing.skip = w.rows + i * w.overflow;
         sum = record_pass(r, e, &all, w.overflow, sum);
     }
-    r->remade = r->joined = false;
+    r->recomputed = r->joined = false;
     if (!all.slots)
         sum = record_reduce_scatter(r, "experts/scatter", AXIS_EXPERT, sum);
     tensor *y = record_regroup(r, "experts/back", sum, true);

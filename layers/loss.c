@@ -146,7 +146,7 @@ static void take_loss(recorder *r, const loss_layer *l, tensor **head, tensor *y
         return;
     if (of->last)
         recorder_gradient_done(r, *head, true);
-    recorder_turn(r, y, leave_backward(r, dx));
+    recorder_start_backward(r, y, leave_backward(r, dx));
     for (int i = from; i < r->body[PHASE_FORWARD].count; i++)
         r->body[PHASE_FORWARD].ops[i]->detached = true;
 }

@@ -13,7 +13,7 @@ uint64_t bits_mix(uint64_t a, uint64_t b)
     return x ^ x >> 31;
 }
 
-static void add(bits *b, const char *at)
+static void add_lanes(bits *b, const char *at)
 {
     uint64_t words[LANES];
     memcpy(words, at, sizeof words);
@@ -34,11 +34,11 @@ void bits_add(bits *b, const void *data, int64_t bytes)
         at += more;
         if (b->held < STRIDE)
             return;
-        add(b, b->rest);
+        add_lanes(b, b->rest);
         b->held = 0;
     }
     for (; end - at >= STRIDE; at += STRIDE)
-        add(b, at);
+        add_lanes(b, at);
     b->held = (int)(end - at);
     if (b->held > 0)
         memcpy(b->rest, at, (size_t)b->held);
@@ -49,7 +49,7 @@ uint64_t bits_end(bits *b)
     uint64_t all = (uint64_t)b->bytes;
     if (b->held > 0) {
         memset(b->rest + b->held, 0, (size_t)(STRIDE - b->held));
-        add(b, b->rest);
+        add_lanes(b, b->rest);
     }
     for (int i = 0; i < LANES; i++)
         all = bits_mix(bits_mix(all, b->sum[i]), b->running[i]);

@@ -62,8 +62,8 @@ __attribute__((format(printf, 4, 0))) static int write_line(char *line, int byte
 }
 
 /* Writes each line at once, so that lines of several ranks do not mix. */
-__attribute__((format(printf, 3, 0))) static void say(FILE *stream, const char *kind, const char *format,
-                                                      va_list arguments)
+__attribute__((format(printf, 3, 0))) static void log_line(FILE *stream, const char *kind, const char *format,
+                                                           va_list arguments)
 {
     char line[4096];
     int used = write_line(line, (int)sizeof line, kind, format, arguments);
@@ -78,7 +78,7 @@ void log_info(const char *format, ...)
         return;
     va_list arguments;
     va_start(arguments, format);
-    say(stdout, NULL, format, arguments);
+    log_line(stdout, NULL, format, arguments);
     va_end(arguments);
 }
 
@@ -86,7 +86,7 @@ void log_warn(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    say(stderr, "warning: ", format, arguments);
+    log_line(stderr, "warning: ", format, arguments);
     va_end(arguments);
 }
 
@@ -94,7 +94,7 @@ void log_error(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    say(stderr, "", format, arguments);
+    log_line(stderr, "", format, arguments);
     va_end(arguments);
 }
 

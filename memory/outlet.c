@@ -151,7 +151,7 @@ static size_t room_of(const channel *c)
     return BUFFER - (size_t)(atomic_load(&c->put) - atomic_load(&c->taken));
 }
 
-static void add(channel *c, const char *bytes, size_t count)
+static void add_bytes(channel *c, const char *bytes, size_t count)
 {
     size_t at = (size_t)(atomic_load(&c->put) % BUFFER), first = count < BUFFER - at ? count : BUFFER - at;
     memcpy(c->bytes + at, bytes, first);
@@ -167,17 +167,17 @@ static void add_notice(channel *c)
                           (unsigned long long)c->missing);
     if (room_of(c) < (size_t)length)
         return;
-    add(c, line, (size_t)length);
+    add_bytes(c, line, (size_t)length);
     c->missing = 0;
 }
 
-static void put(channel *c, const char *bytes, size_t count)
+static void put_bytes(channel *c, const char *bytes, size_t count)
 {
     pthread_mutex_lock(&c->lock);
     if (c->missing > 0 && room_of(c) >= BUFFER / 2)
         add_notice(c);
     if (c->missing == 0 && room_of(c) >= count) {
-        add(c, bytes, count);
+        add_bytes(c, bytes, count);
         pthread_cond_broadcast(&c->changed);
     } else {
         c->missing += count;
@@ -191,7 +191,7 @@ static void end_line(stream *s)
 {
     char object[OUTLET_LINE_JSON];
     if (s->length > 0)
-        put(s->to, object, outlet_json(object, s->line, s->length, s->error, outlet.rank()));
+        put_bytes(s->to, object, outlet_json(object, s->line, s->length, s->error, outlet.rank()));
     s->length = 0;
 }
 
@@ -202,7 +202,7 @@ static ssize_t write_stream(void *cookie, const char *bytes, size_t count)
     if ((errno = atomic_load(&s->to->error)))
         return 0;
     if (!atomic_load(&outlet.json)) {
-        put(s->to, bytes, count);
+        put_bytes(s->to, bytes, count);
         return (ssize_t)count;
     }
     for (size_t i = 0; i < count; i++) {

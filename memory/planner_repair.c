@@ -57,7 +57,7 @@ typedef struct repair {
     int32_t *from;              /* [count + 1] the blocks that meet b are numbers from[b] .. from[b + 1] - 1 */
     int32_t *by_start, *by_end; /* the same blocks in both lists, in order of offset and of end when b was last moved */
     int64_t *offset;            /* [count] */
-    int64_t *worth, *cost;      /* [count] prices at the start, and grown */
+    int64_t *price, *cost;      /* [count] prices at the start, and grown */
     int32_t *pool, pooled;      /* [count] */
     int64_t top;                /* top of the arena aimed at */
     uint64_t random;
@@ -176,7 +176,7 @@ static void move_one(repair *r)
     sort_list(r, r->by_end + r->from[b], count, end_of);
     int64_t at = tightest_gap(r, b);
     if (at < 0) {
-        r->cost[b] += r->worth[b];
+        r->cost[b] += r->price[b];
         at = cheapest_offset(r, b);
         for (int32_t i = r->from[b]; i < r->from[b + 1]; i++) {
             int32_t x = r->by_start[i];
@@ -194,7 +194,7 @@ static bool attempt(repair *r, int64_t top, int64_t moves)
     planner_problem *core = r->core;
     size_t n = (size_t)core->count;
     memcpy(r->offset, core->best, n * sizeof *r->offset);
-    memcpy(r->cost, r->worth, n * sizeof *r->cost);
+    memcpy(r->cost, r->price, n * sizeof *r->cost);
     r->top = top;
     r->pooled = 0;
     for (int32_t b = 0; b < core->count; b++)
@@ -260,7 +260,7 @@ static void list_meetings(repair *r)
 }
 
 /* Returns the square root of the size times the logarithm of the life: tuned on some hundred programs. */
-static int64_t worth_of(const planner_problem *core, int32_t b)
+static int64_t price_of(const planner_problem *core, int32_t b)
 {
     int64_t units = core->bytes[b] / core->alignment, root = 1, life = core->last[b] - core->first[b] + 1, octaves = 1;
     while (octaves < 31 && (int64_t)1 << octaves < life)
@@ -301,11 +301,11 @@ void planner_repair(planner_problem *core, int64_t effort)
     r.by_start = pool_alloc(&all, meetings * sizeof *r.by_start);
     r.by_end = pool_alloc(&all, meetings * sizeof *r.by_end);
     r.offset = pool_alloc(&all, n * sizeof *r.offset);
-    r.worth = pool_alloc(&all, n * sizeof *r.worth);
+    r.price = pool_alloc(&all, n * sizeof *r.price);
     r.cost = pool_alloc(&all, n * sizeof *r.cost);
     r.pool = pool_alloc(&all, n * sizeof *r.pool);
     for (int32_t b = 0; b < core->count; b++)
-        r.worth[b] = worth_of(core, b);
+        r.price[b] = price_of(core, b);
     list_meetings(&r);
     aim(&r, effort);
 }

@@ -159,7 +159,7 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     if (b->tensor > 1 && everywhere)
         add_copies(p, AXIS_TENSOR, 0);
     const axis_group *group = b->layout->grid.group;
-    p->replicas = row->divided == PARTS_EXPERTS ? AXIS_HOLDERS : AXIS_GRADIENT;
+    p->replicas = row->divided == PARTS_EXPERTS ? AXIS_EXPERT_DATA : AXIS_GRADIENT;
     /* True where tensor ranks have all tokens, and compute all experts: in generation. */
     bool alike = row->divided == PARTS_EXPERTS && b->tensor > 1 && !b->layout->grid.sequence;
     for (int i = 0; i < AXIS_SLOTS; i++) {
@@ -424,7 +424,7 @@ static parameter *build_copy(builder *b, const parameter *embedding, const char 
 }
 
 /* True if one chunk has both ends, and they are not divided. */
-static bool ends_meet(const builder *b, const parameter *embedding)
+static bool embeddings_are_tied(const builder *b, const parameter *embedding)
 {
     const recorder_grid *g = &b->layout->grid;
     return embedding && !g->ends_folded && g->group[AXIS_VOCABULARY].ranks == 1;
@@ -443,7 +443,7 @@ static void build_head(builder *b, loss_layer *l, const parameter *embedding)
     if (!tied)
         l->head = build_table(b, SLOT_HEAD, label);
     else
-        l->head = ends_meet(b, embedding) ? embedding : build_copy(b, embedding, label);
+        l->head = embeddings_are_tied(b, embedding) ? embedding : build_copy(b, embedding, label);
 }
 
 /* Builds the MTP module. Its table is the embedding itself where one chunk has both, a tied head, or a copy like that;
@@ -451,10 +451,10 @@ static void build_head(builder *b, loss_layer *l, const parameter *embedding)
 static void build_mtp(builder *b, decoder_chunk *chunk, const parameter *embedding)
 {
     const decoder *d = b->d;
-    const parameter *table = d->vocabulary              ? NULL
-                             : d->shape.tied_embeddings ? chunk->loss.head
-                             : ends_meet(b, embedding)  ? embedding
-                                                        : build_copy(b, embedding, "mtp/embedding");
+    const parameter *table = d->vocabulary                       ? NULL
+                             : d->shape.tied_embeddings          ? chunk->loss.head
+                             : embeddings_are_tied(b, embedding) ? embedding
+                                                                 : build_copy(b, embedding, "mtp/embedding");
     chunk->mtp = (mtp_module){
         .number = d->shape.layers,
         .block = &chunk->blocks[chunk->layers],

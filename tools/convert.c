@@ -22,7 +22,7 @@ static status show(void *context, int64_t done, int64_t total)
     return stop_asked();
 }
 
-static void say(const weights *w, const char *to, double seconds, int64_t bytes)
+static void print_converted(const weights *w, const char *to, double seconds, int64_t bytes)
 {
     const model_shape *shape = weights_shape(w);
     log_info("%s: %s, %s parameters, %s in %.1f s (%s/s)", to, shape_traits_of(shape->architecture)->name,
@@ -56,7 +56,7 @@ static status convert(const char *from, const char *to, int format, int type, in
     double seconds = clock_seconds() - begun;
     report_progress_end(&bar);
     if (s == STATUS_OK)
-        say(w, to, seconds, bytes);
+        print_converted(w, to, seconds, bytes);
     weights_close(w);
     return s;
 }

@@ -142,7 +142,7 @@ static void look_for_stop(text *t, const char *stop, int64_t before)
 }
 
 /* Takes the drawn token and prints its text if it streams to the terminal. */
-static void take(const job *j, text *t, int32_t token, bool streaming)
+static void take_token(const job *j, text *t, int32_t token, bool streaming)
 {
     bool end = token == tokenizer_ids_of(j->tokenizer)->eos || token == tokenizer_ids_of(j->tokenizer)->end_of_document;
     int64_t before = t->out.length;
@@ -187,7 +187,7 @@ static void generate(const job *j, generator *g, int first, int count, bool stre
         going = false;
         for (int i = 0; i < count; i++) {
             if (!texts[i].done && p + 1 == texts[i].ids.count)
-                take(j, &texts[i], generator_choose(g, &choice, i, first + i, p), streaming);
+                take_token(j, &texts[i], generator_choose(g, &choice, i, first + i, p), streaming);
             going |= !texts[i].done;
         }
     }

@@ -101,7 +101,7 @@ static void list(FILE *out)
             fprintf(out, "  %-28s%s\n", topics[i].name, topics[i].summary);
 }
 
-static int say(const char *name)
+static int print_topic(const char *name)
 {
     nearest n = {.wanted = name};
     for (int i = 0; i < TOPICS; i++) {
@@ -150,7 +150,7 @@ int help_main(int argc, char **argv)
     if (code != OPTIONS_GO_ON)
         return code;
     if (operands > 0)
-        return say(argv[1]);
+        return print_topic(argv[1]);
     help_commands(stdout);
     putchar('\n');
     list(stdout);

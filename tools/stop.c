@@ -5,7 +5,7 @@
 
 static volatile sig_atomic_t caught; /* a signal handler gets no context */
 
-static void keep(int number)
+static void ignore_signal(int number)
 {
     caught = number;
 }
@@ -13,7 +13,7 @@ static void keep(int number)
 void stop_catch(void)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = keep, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    struct sigaction action = {.sa_handler = ignore_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
     sigemptyset(&action.sa_mask);
     for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         struct sigaction old;

@@ -276,7 +276,7 @@ status checkpoint_prune(const char *folder, int keep, int keep_every, const chec
 
 /* ---- a run that is complete ---- */
 
-status checkpoint_settle(const char *folder)
+status checkpoint_name_latest(const char *folder)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     AUTO_FREE char *latest = NULL, *path = NULL;

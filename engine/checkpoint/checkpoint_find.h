@@ -41,4 +41,4 @@ void checkpoint_offers_free(checkpoint_offers *o);
 
 /* Finishes for a process that was killed at its last checkpoint: where `latest` is missing, or names a missing folder,
  * points it at the newest whole one. One rank calls it. */
-status checkpoint_settle(const char *folder);
+status checkpoint_name_latest(const char *folder);

@@ -328,7 +328,7 @@ status manifest_read(manifest **out, const char *path)
 /* ---- writing, in parts that need no memory of their own ---- */
 
 /* Writes one value, and takes its reference. */
-static status put(direct *out, json_t *value)
+static status write_json(direct *out, json_t *value)
 {
     AUTO_FREE char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     json_decref(value);
@@ -350,7 +350,7 @@ status manifest_text_head(direct *out, int ranks, const char *run, json_t *meta)
     TRY(*run ? direct_print(out, "\"run\":\"%s\",\n", run) : direct_print(out, "\n"));
     if (meta) {
         TRY(direct_print(out, "\"meta\":"));
-        TRY(put(out, json_incref(meta)));
+        TRY(write_json(out, json_incref(meta)));
         TRY(direct_print(out, ",\n"));
     }
     return direct_print(out, "\"files\":[");
@@ -362,23 +362,24 @@ status manifest_text_file(direct *out, const manifest_file *file, bool first)
     if (file->has_crc32c)
         json_object_set_new(entry, "crc32c", json_sprintf("%08x", file->crc32c));
     TRY(direct_print(out, first ? "\n" : ",\n"));
-    return put(out, entry);
+    return write_json(out, entry);
 }
 
 status manifest_text_tensor(direct *out, const manifest_tensor *t, bool first)
 {
     TRY(direct_print(out, first ? "\n],\n\"tensors\":[\n" : ",\n"));
     TRY(direct_print(out, "{\"section\":\"%s\",\"name\":", t->section));
-    TRY(put(out, json_string(t->name)));
+    TRY(write_json(out, json_string(t->name)));
     TRY(direct_print(out, ",\"dtype\":\"%s\",\"shape\":", dtype_name(t->type)));
-    TRY(put(out, numbers(t->global, t->dims)));
+    TRY(write_json(out, numbers(t->global, t->dims)));
     TRY(direct_print(out, ",\"pieces\":["));
     for (int k = 0; k < t->count; k++) {
         const manifest_piece *p = &t->pieces[k];
         TRY(direct_print(out, "%s\n  ", k ? "," : ""));
-        TRY(put(out, json_pack("{s:o, s:o, s:i, s:I, s:I, s:o}", "start", numbers(p->part.start, t->dims), "size",
-                               numbers(p->part.size, t->dims), "file", p->file, "offset", (json_int_t)p->offset,
-                               "bytes", (json_int_t)p->bytes, "crc32c", json_sprintf("%08x", p->crc32c))));
+        TRY(write_json(out,
+                       json_pack("{s:o, s:o, s:i, s:I, s:I, s:o}", "start", numbers(p->part.start, t->dims), "size",
+                                 numbers(p->part.size, t->dims), "file", p->file, "offset", (json_int_t)p->offset,
+                                 "bytes", (json_int_t)p->bytes, "crc32c", json_sprintf("%08x", p->crc32c))));
     }
     return direct_print(out, "]}");
 }

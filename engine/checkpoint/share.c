@@ -35,7 +35,7 @@ void share_sum(char out[SHARE_SUM], const uint8_t secret[SHARE_SECRET], const vo
         snprintf(out + 2 * i, 3, "%02x", sum[i]);
 }
 
-static status add(share *out, const char *folder, const char *name)
+static status add_file(share *out, const char *folder, const char *name)
 {
     struct stat info;
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
@@ -78,7 +78,7 @@ typedef struct listing {
 static status list_file(void *context, const manifest_file *file)
 {
     const listing *l = context;
-    return add(l->out, l->folder, file->name);
+    return add_file(l->out, l->folder, file->name);
 }
 
 static char *seal_name(int rank)
@@ -101,7 +101,7 @@ status share_list(share *out, const char *folder, const fragment_owner *owner)
     AUTO_FREE char *seal = seal_name(owner->rank);
     *out = (share){0};
     TRY(visit_all(folder, owner, list_file, &(listing){out, folder}));
-    TRY(add(out, folder, seal));
+    TRY(add_file(out, folder, seal));
     share_file last = out->file[out->count - 1]; /* keeps the fragment last */
     out->file[out->count - 1] = out->file[out->count - 2];
     out->file[out->count - 2] = last;

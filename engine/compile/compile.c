@@ -234,7 +234,7 @@ static status compile_programs(compiled *out, const compile_options *options)
     return STATUS_OK;
 }
 
-static int64_t behind(compiled *c, int64_t bytes)
+static int64_t append_bytes(compiled *c, int64_t bytes)
 {
     int64_t at = (c->arena_bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
     c->arena_bytes = at + bytes;
@@ -294,9 +294,9 @@ static void add_verification(compiled *c)
     if (!c->options.verify || !c->options.train)
         return;
     c->sums_bytes = 2 * (1 + (int64_t)c->model.parameter_count * REPEAT_RESTS + OP_MAX_OUT) * (int64_t)sizeof(uint64_t);
-    c->sums = behind(c, c->sums_bytes);
+    c->sums = append_bytes(c, c->sums_bytes);
     c->before_bytes = repeat_bytes(&c->training);
-    c->before = behind(c, c->before_bytes);
+    c->before = append_bytes(c, c->before_bytes);
 }
 
 status compile(compiled *out, const compile_options *options)

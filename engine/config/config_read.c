@@ -133,7 +133,7 @@ static status expand(const reader *r, yaml_node_t *node, int depth)
 
 /* ---- keys and sections ------------------------------------------------------------------------------------------- */
 
-static status set(reader *r, int row, const yaml_node_t *key, yaml_node_t *value)
+static status set_key(reader *r, int row, const yaml_node_t *key, yaml_node_t *value)
 {
     const char *name = config_table_row(row)->key;
     config_type type = config_table_row(row)->type;
@@ -211,7 +211,7 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
 {
     int row = config_table_find(path);
     if (row >= 0)
-        return set(r, row, key, value);
+        return set_key(r, row, key, value);
     if (!r->stored && r->file && !strcmp(path, include_key))
         return STATUS_OK; /* read before */
     if (find_retired(path) >= 0)

@@ -369,7 +369,7 @@ static bool has(const char *folder, const char *name)
     return atomic_exists(path);
 }
 
-static status put(const char *folder, const char *name, const char *text, int64_t length)
+static status write_file(const char *folder, const char *name, const char *text, int64_t length)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
     return atomic_replace(path, text, length);
@@ -380,7 +380,7 @@ static status put_json(const char *folder, const char *name, const json_t *value
     AUTO_FREE char *body = json_dumps(value, JSON_INDENT(2) | JSON_SORT_KEYS);
     MUST(body, "out of host memory");
     AUTO_FREE char *text = must_format("%s\n", body);
-    return put(folder, name, text, (int64_t)strlen(text));
+    return write_file(folder, name, text, (int64_t)strlen(text));
 }
 
 /* Reads a JSON object of the folder; an empty one if it is missing or unreadable: other programs' files are not ours to
@@ -453,7 +453,7 @@ static status write_config(const tokenizer *t, const char *folder, const model_s
     if (shape_has_key(shape->architecture, KEY_TOKENIZER_CLASS) && !is_class(config, "Qwen2Tokenizer") &&
         !json_object_get(config, "auto_map")) {
         json_object_set_new(config, "auto_map", json_pack("{s:[n, s]}", "AutoTokenizer", MODULE ".TokenizerOfFile"));
-        TRY(put(folder, MODULE ".py", module_text, sizeof module_text - 1));
+        TRY(write_file(folder, MODULE ".py", module_text, sizeof module_text - 1));
         changed = true;
     }
     return changed ? put_json(folder, CONFIG, config) : STATUS_OK;
@@ -466,7 +466,7 @@ static status write_json(const tokenizer *t, const char *folder, bool *made)
     if (!*made)
         return STATUS_OK;
     TRY(tokenizer_json_write(&text, t));
-    return put(folder, "tokenizer.json", text.bytes, text.length);
+    return write_file(folder, "tokenizer.json", text.bytes, text.length);
 }
 
 status tokenizer_export(const tokenizer *t, const char *folder, const model_shape *shape, const json_t *tokens)

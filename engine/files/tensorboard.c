@@ -28,7 +28,7 @@ typedef struct message {
 
 enum { VARINT = 0, FIXED64 = 1, LENGTH = 2, FIXED32 = 5 }; /* wire types */
 
-static void put(message *m, const void *data, int64_t bytes)
+static void append_bytes(message *m, const void *data, int64_t bytes)
 {
     if (m->bytes + bytes > m->capacity) {
         m->capacity = 2 * (m->bytes + bytes);
@@ -43,7 +43,7 @@ static void put_varint(message *m, uint64_t value)
 {
     do {
         uint8_t byte = (uint8_t)(value & 0x7f) | (value > 0x7f ? 0x80 : 0);
-        put(m, &byte, 1);
+        append_bytes(m, &byte, 1);
         value >>= 7;
     } while (value);
 }
@@ -57,13 +57,13 @@ static void put_bytes(message *m, int field, const void *data, int64_t bytes)
 {
     put_key(m, field, LENGTH);
     put_varint(m, (uint64_t)bytes);
-    put(m, data, bytes);
+    append_bytes(m, data, bytes);
 }
 
 static void put_double(message *m, int field, double value)
 {
     put_key(m, field, FIXED64);
-    put(m, &value, sizeof value);
+    append_bytes(m, &value, sizeof value);
 }
 
 /* ---- records ---- */
@@ -81,11 +81,11 @@ static status put_record(tensorboard *t, message *event)
     message record = {0};
     uint64_t length = (uint64_t)event->bytes;
     uint32_t crc = masked(&length, sizeof length);
-    put(&record, &length, sizeof length);
-    put(&record, &crc, sizeof crc);
-    put(&record, event->data, event->bytes);
+    append_bytes(&record, &length, sizeof length);
+    append_bytes(&record, &crc, sizeof crc);
+    append_bytes(&record, event->data, event->bytes);
     crc = masked(event->data, event->bytes);
-    put(&record, &crc, sizeof crc);
+    append_bytes(&record, &crc, sizeof crc);
     status s = atomic_write_all(t->descriptor, record.data, record.bytes, -1) == record.bytes
                    ? STATUS_OK
                    : status_fail(STATUS_FAILED, "cannot write %s: %s", t->path, strerror(errno));
@@ -220,7 +220,7 @@ status tensorboard_write(tensorboard *t, const tensorboard_value *values, int co
         put_bytes(&value, 1, values[i].tag, (int64_t)strlen(values[i].tag));
         const float number = (float)values[i].value;
         put_key(&value, 2, FIXED32);
-        put(&value, &number, sizeof number);
+        append_bytes(&value, &number, sizeof number);
         put_bytes(&summary, 1, value.data, value.bytes);
         free(value.data);
     }

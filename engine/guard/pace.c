@@ -67,7 +67,7 @@ static double flops_of(const op *o)
     return unlike ? 0 : op_row_of(o)->cost(o).flops;
 }
 
-static void add(kind_of_op *list, int *count, kind_of_op k)
+static void add_kind(kind_of_op *list, int *count, kind_of_op k)
 {
     for (int i = 0; i < *count; i++)
         if (list[i].key == k.key) {
@@ -94,7 +94,7 @@ static void own_kinds(kind_of_op out[PACE_CLASSES], const program *list)
     for (int i = 0; i < list->count; i++) {
         double flops = flops_of(list->ops[i]);
         if (flops > 0)
-            add(all, &count, (kind_of_op){key_of(list->ops[i]), flops, 0});
+            add_kind(all, &count, (kind_of_op){key_of(list->ops[i]), flops, 0});
     }
     qsort(all, (size_t)count, sizeof *all, compare);
     for (int i = 0; i < PACE_CLASSES; i++) {
@@ -114,7 +114,7 @@ static void shared_kinds(kind_of_op out[PACE_CLASSES], const program *list, comm
     comm_all_gather_bytes(comm_world(world), all, mine, sizeof mine);
     for (int i = 0; i < ranks * PACE_CLASSES; i++)
         if (all[i].ranks > 0)
-            add(merged, &count, all[i]);
+            add_kind(merged, &count, all[i]);
     qsort(merged, (size_t)count, sizeof *merged, compare);
     memcpy(out, merged, PACE_CLASSES * sizeof *out);
 }

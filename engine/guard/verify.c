@@ -10,7 +10,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "engine/compile/model/duty.h"
+#include "engine/compile/model/owner.h"
 
 /* A tensor that outlives the step. */
 typedef struct rest {
@@ -67,7 +67,7 @@ static void add_rest(verify *v, const tensor *t, const char *what, const storage
 /* Returns the storage if this rank compares the weight with its replicas', else NULL. */
 static const storage *compared(const compiled *c, const storage *s)
 {
-    return duty_of(c->around.group, s, DUTY_COMPARE).rows > 0 ? s : NULL;
+    return owner_rows_of(c->around.group, s, OWNER_COMPARES).rows > 0 ? s : NULL;
 }
 
 /* Lists the rests. A tensor rests from the last op of a step that writes it to the first of the next. A weight that
@@ -79,7 +79,7 @@ static void list_rests(verify *v)
     v->rests = must_calloc((unsigned long)c->model.parameter_count * REPEAT_RESTS, sizeof *v->rests);
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        if (duty_of(c->around.group, s, DUTY_UPDATE).rows > 0)
+        if (owner_rows_of(c->around.group, s, OWNER_UPDATES).rows > 0)
             add_rest(v, s->own_weight, "weight", storage_is_gathered(s) ? NULL : compared(c, s));
         if (s->master != s->own_weight)
             add_rest(v, s->master, "master weight", NULL);
@@ -209,7 +209,7 @@ static void each_output(verify *v, const op *o, void (*use)(verify *v, const dev
     }
 }
 
-static void keep(verify *v, const device_rows *rows, int64_t at)
+static void save_rows(verify *v, const device_rows *rows, int64_t at)
 {
     v->interface->bits.keep(v->device, at, rows);
     count_bytes(v, 2 * rows->rows * rows->bytes);
@@ -239,7 +239,7 @@ static void before(void *context, const compiled_program *p, int i)
         check(v, &v->rests[v->next_first++]);
     if (v->micro_batch >= 0 && repeats(v, p->list.ops[i])) {
         if (repeat_changes(p->list.ops[i]))
-            each_output(v, p->list.ops[i], keep);
+            each_output(v, p->list.ops[i], save_rows);
         busy = true;
     }
     took(v, busy, began);

@@ -25,8 +25,8 @@ typedef struct line {
     size_t used, room;
 } line;
 
-static void add(line *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(line *l, const char *format, ...)
+static void append_line(line *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void append_line(line *l, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -41,14 +41,14 @@ static void add_text(line *l, const char *key, const char *value)
 {
     if (!value || !*value)
         return;
-    add(l, ", \"%s\": \"", key);
+    append_line(l, ", \"%s\": \"", key);
     for (const char *c = value; *c; c++) {
         if ((unsigned char)*c < 0x20)
-            add(l, "\\u%04x", (unsigned char)*c);
+            append_line(l, "\\u%04x", (unsigned char)*c);
         else
-            add(l, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+            append_line(l, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
     }
-    add(l, "\"");
+    append_line(l, "\"");
 }
 
 /* ---- one incident ---- */
@@ -56,24 +56,24 @@ static void add_text(line *l, const char *key, const char *value)
 static void describe(line *l, const incident *i)
 {
     double now = clock_of(CLOCK_REALTIME);
-    add(l, "{\"time\": %.3f, \"verdict\": \"%s\"", now, incident_verdict_name(i->verdict));
+    append_line(l, "{\"time\": %.3f, \"verdict\": \"%s\"", now, incident_verdict_name(i->verdict));
     if (i->rank >= 0)
-        add(l, ", \"rank\": %d", i->rank);
-    add(l, ", \"ranks\": %d", i->ranks);
+        append_line(l, ", \"rank\": %d", i->rank);
+    append_line(l, ", \"ranks\": %d", i->ranks);
     add_text(l, "run", i->run);
     add_text(l, "host", i->host);
     add_text(l, "device", i->device);
     add_text(l, "phase", i->phase < INCIDENT_PHASES ? incident_phase_name(i->phase) : NULL);
-    add(l, ", \"step\": %lld", (long long)i->step);
+    append_line(l, ", \"step\": %lld", (long long)i->step);
     if (i->micro_batch >= 0)
-        add(l, ", \"micro_batch\": %d", i->micro_batch);
+        append_line(l, ", \"micro_batch\": %d", i->micro_batch);
     add_text(l, "action", i->action);
     add_text(l, "op", i->op);
     if (i->waiting_for >= 0)
-        add(l, ", \"waiting_for\": %d", i->waiting_for);
-    add(l, ", \"since\": %.3f, \"ends\": %s", now - i->quiet, i->ends ? "true" : "false");
+        append_line(l, ", \"waiting_for\": %d", i->waiting_for);
+    append_line(l, ", \"since\": %.3f, \"ends\": %s", now - i->quiet, i->ends ? "true" : "false");
     add_text(l, "words", i->words);
-    add(l, "}\n");
+    append_line(l, "}\n");
 }
 
 status incident_log_append(const char *folder, const incident *what)
@@ -129,17 +129,17 @@ void incident_log_say_held(const char *folder, incident_log_held *k)
 
 static void describe_entry(line *l, const watchdog_position *e, double offset)
 {
-    add(l, "{\"time\": %.6f, \"step\": %lld", 1e-9 * (double)e->time + offset, (long long)e->step);
+    append_line(l, "{\"time\": %.6f, \"step\": %lld", 1e-9 * (double)e->time + offset, (long long)e->step);
     if (e->micro_batch >= 0)
-        add(l, ", \"micro_batch\": %d", e->micro_batch);
+        append_line(l, ", \"micro_batch\": %d", e->micro_batch);
     add_text(l, "action", e->action);
     add_text(l, "kind", e->kind);
     add_text(l, "op", e->op);
     if (e->bytes > 0)
-        add(l, ", \"bytes\": %lld", (long long)e->bytes);
+        append_line(l, ", \"bytes\": %lld", (long long)e->bytes);
     if (e->peer >= 0)
-        add(l, ", \"peer\": %d", e->peer);
-    add(l, "}\n");
+        append_line(l, ", \"peer\": %d", e->peer);
+    append_line(l, "}\n");
 }
 
 static void write_flight(const incident_log *k, watchdog *w)

@@ -427,7 +427,7 @@ struct resources {
     resources_gpus *gpus;
 };
 
-static void add(figures *f, const char *name, double value)
+static void add_figure(figures *f, const char *name, double value)
 {
     snprintf(f->item[f->count].name, sizeof f->item[f->count].name, "%s", name);
     f->item[f->count++].value = value;
@@ -436,7 +436,7 @@ static void add(figures *f, const char *name, double value)
 static void add_rate(figures *f, const char *name, int64_t before, int64_t now, double seconds)
 {
     if (before >= 0 && now >= before && seconds > 0)
-        add(f, name, (double)(now - before) / seconds);
+        add_figure(f, name, (double)(now - before) / seconds);
 }
 
 static void add_gpu(figures *f, const resources_gpus *gpus, int index)
@@ -460,7 +460,7 @@ static void add_gpu(figures *f, const resources_gpus *gpus, int index)
         char name[48];
         snprintf(name, sizeof name, "gpu%d_%s", index, all[i].name);
         if (all[i].value >= 0)
-            add(f, name, all[i].value);
+            add_figure(f, name, all[i].value);
     }
 }
 
@@ -469,10 +469,11 @@ static void gather(figures *f, const resources *r, const resources_host *now)
     const resources_host *before = &r->before;
     double seconds = now->time - before->time;
     if (before->cpu_all >= 0 && now->cpu_all > before->cpu_all)
-        add(f, "cpu_busy", (double)(now->cpu_busy - before->cpu_busy) / (double)(now->cpu_all - before->cpu_all));
+        add_figure(f, "cpu_busy",
+                   (double)(now->cpu_busy - before->cpu_busy) / (double)(now->cpu_all - before->cpu_all));
     if (now->memory_all >= 0) {
-        add(f, "memory_bytes", (double)now->memory_used);
-        add(f, "memory_total_bytes", (double)now->memory_all);
+        add_figure(f, "memory_bytes", (double)now->memory_used);
+        add_figure(f, "memory_total_bytes", (double)now->memory_all);
     }
     add_rate(f, "disk_read_bytes_per_second", before->disk_read, now->disk_read, seconds);
     add_rate(f, "disk_written_bytes_per_second", before->disk_written, now->disk_written, seconds);

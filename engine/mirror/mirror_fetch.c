@@ -80,7 +80,7 @@ static status check_manifest(job *j)
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* Blames the object for a failed read, if the store answers otherwise. Keeps the failure's message. */
-static void judge(job *j, download_fault fault)
+static void note_fault(job *j, download_fault fault)
 {
     RELEASED_BY(mirror_owner_free) mirror_owner owner = {0};
     AUTO_FREE char *words = must_strdup(status_message());
@@ -114,7 +114,7 @@ static status fetch_files(job *j)
     const download_watcher watcher = {.progress = show, .every = SHOWN_EVERY, .context = j};
     status result = download(j->prefix->bucket, items, count, 0666, &watcher, &fault);
     if (result != STATUS_OK)
-        judge(j, fault);
+        note_fault(j, fault);
     for (int i = 0; i < count; i++)
         free((char *)items[i].path);
     return result;

@@ -52,7 +52,7 @@ static int index_of(const choices *c, const char *key)
     return -1;
 }
 
-static void add(choices *c, const device_choice *choice)
+static void add_choice(choices *c, const device_choice *choice)
 {
     c->item = must_realloc(c->item, (unsigned long)(c->count + 1) * sizeof *c->item);
     c->item[c->count++] = *choice;
@@ -82,7 +82,7 @@ static size_t take_entries(choices *c, const json_t *list)
             !take_text(one.value, sizeof one.value, json_object_get(entry, "value")) || !json_is_number(time) ||
             index_of(c, one.key) >= 0)
             break;
-        add(c, &one);
+        add_choice(c, &one);
     }
     return i;
 }
@@ -185,7 +185,7 @@ static int missing(device_choice *mine, const choices *c, comm_group *all, const
         const char *key = wanted[i].key;
         if (!*key || index_of(c, key) >= 0 || index_of(&seen, key) >= 0)
             continue;
-        add(&seen, &wanted[i]);
+        add_choice(&seen, &wanted[i]);
         if (i >= me * most)
             mine[count++] = wanted[i];
     }
@@ -205,7 +205,7 @@ static status go_by(const choices *c, const device_interface *interface, device 
     return STATUS_OK;
 }
 
-status choices_settle(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing)
+status choices_agree(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing)
 {
     if (!interface->choices.wanted)
         return STATUS_OK;
@@ -215,7 +215,7 @@ status choices_settle(choices *c, comm_group *all, const device_interface *inter
     for (int i = 0; (key = interface->choices.wanted(d, i)); i++) {
         device_choice one = {0};
         memcpy(one.key, key, strlen(key));
-        add(&want, &one);
+        add_choice(&want, &one);
     }
     int most;
     AUTO_FREE device_choice *wanted = gather(&most, all, want.item, want.count);
@@ -225,7 +225,7 @@ status choices_settle(choices *c, comm_group *all, const device_interface *inter
     AUTO_FREE device_choice *found = gather(&each, all, mine, s == STATUS_OK ? count : 0);
     for (int i = 0; i < comm_group_ranks(all) * each; i++)
         if (*found[i].key) {
-            add(c, &found[i]);
+            add_choice(c, &found[i]);
             c->added++;
         }
     if (s == STATUS_OK)

@@ -26,8 +26,8 @@ typedef struct choices {
     int reserves;
     choices_reserve *reserve;
     int used;       /* entries in use by this process's ranks */
-    int added;      /* entries added by choices_settle */
-    double seconds; /* duration of choices_settle in seconds */
+    int added;      /* entries added by choices_agree */
+    double seconds; /* duration of choices_agree in seconds */
 } choices;
 
 void choices_free(choices *c);
@@ -47,4 +47,4 @@ char *choices_text(const choices *c);
 
 /* Collective. The first rank that needs a missing key times it (or guesses); then all ranks have the same table, and
  * every device follows it. */
-status choices_settle(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing);
+status choices_agree(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing);

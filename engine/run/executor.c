@@ -50,8 +50,8 @@ struct executor {
     comm *world;
     const device_interface *interface;
     device *device;
-    bool apart;  /* the device has memory and time of its own */
-    bool turned; /* the current batch is in the second block */
+    bool apart;        /* the device has memory and time of its own */
+    bool second_block; /* the current batch is in the second block */
     played *playing;
     int marked, passed; /* marks put on the device's queue, and passed by it */
     bool graph, capturing, profiled;
@@ -356,7 +356,7 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     if (options->choices) {
         s = comm_all_status(comm_world(world), s);
         if (s == STATUS_OK)
-            s = choices_settle(options->choices, comm_world(world), e->interface, e->device, options->timing);
+            s = choices_agree(options->choices, comm_world(world), e->interface, e->device, options->timing);
     }
     if (s != STATUS_OK) {
         executor_close(e);
@@ -539,7 +539,7 @@ static played *find(executor *e, const compiled_program *p)
 
 void executor_launch(executor *e, const compiled_program *p)
 {
-    e->interface->copy_in(e->device, 0, host_of(e, 0, e->turned), e->compiled->batch_bytes);
+    e->interface->copy_in(e->device, 0, host_of(e, 0, e->second_block), e->compiled->batch_bytes);
     for (int i = 0; i < e->before_count; i++)
         e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
     e->playing = find(e, p);
@@ -578,7 +578,7 @@ static void *host_at(executor *e, const tensor *t, bool second)
 
 void *executor_at(executor *e, const tensor *t)
 {
-    return host_at(e, t, e->turned);
+    return host_at(e, t, e->second_block);
 }
 
 bool executor_reads_ahead(const executor *e)
@@ -588,12 +588,12 @@ bool executor_reads_ahead(const executor *e)
 
 void *executor_ahead(executor *e, const tensor *t)
 {
-    return host_at(e, t, !e->turned);
+    return host_at(e, t, !e->second_block);
 }
 
-void executor_turn(executor *e)
+void executor_swap_batches(executor *e)
 {
-    e->turned = !e->turned;
+    e->second_block = !e->second_block;
 }
 
 void executor_send(executor *e, const tensor *t)

@@ -43,11 +43,12 @@ void executor_finish(executor *e);
  * (loss, control, logits). executor_send copies tensors that are filled once (the rope table). */
 void *executor_at(executor *e, const tensor *t);
 void executor_send(executor *e, const tensor *t);
-/* A device has a second block for the ids of a batch, which the host may fill while a program runs; executor_turn swaps
- * the two between programs: executor_at then returns the filled block, and the next program copies it in. */
+/* A device has a second block for the ids of a batch, which the host may fill while a program runs;
+ * executor_swap_batches swaps the two between programs: executor_at then returns the filled block, and the next program
+ * copies it in. */
 bool executor_reads_ahead(const executor *e);
 void *executor_ahead(executor *e, const tensor *t);
-void executor_turn(executor *e);
+void executor_swap_batches(executor *e);
 /* Returns an address of bytes of the arena, or of a copy, between programs, valid until executor_give_back; `changed`
  * writes the copy back. */
 void *executor_borrow(executor *e, int64_t address, int64_t bytes);

@@ -141,7 +141,7 @@ static status finish(job *j, int i, object_store *s, char *buffer, int *fault)
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 /* Takes the next piece of the first file that has one; -1: there is none. The lock is held. */
-static int take(job *j, int64_t *block, status *opened)
+static int take_block(job *j, int64_t *block, status *opened)
 {
     for (int i = 0; i < j->count; i++) {
         work *w = &j->work[i];
@@ -182,7 +182,7 @@ static status fetch_pieces(void *context, pool *p, object_store *s, int thread, 
         int64_t block = 0;
         status opened = STATUS_OK;
         worker_lock(&p->worker);
-        int i = take(j, &block, &opened);
+        int i = take_block(j, &block, &opened);
         worker_unlock(&p->worker);
         if (i < 0)
             break;
@@ -192,7 +192,7 @@ static status fetch_pieces(void *context, pool *p, object_store *s, int thread, 
     return STATUS_OK;
 }
 
-static void tell(void *context)
+static void log_download(void *context)
 {
     const job *j = context;
     if (j->watcher->progress)
@@ -221,7 +221,7 @@ status download(const char *bucket, const download_item *items, int count, mode_
                             .does = "fetches objects",
                             .threads = THREADS,
                             .work = fetch_pieces,
-                            .tell = tell,
+                            .tell = log_download,
                             .every = watcher->every > 0 ? watcher->every : TOLD_EVERY,
                             .context = &j};
     int what = DOWNLOAD_ELSEWHERE;
@@ -236,7 +236,7 @@ status download(const char *bucket, const download_item *items, int count, mode_
     }
     status s = pool_run(&task, &what);
     if (s == STATUS_OK && watcher->every > 0)
-        tell(&j);
+        log_download(&j);
     if (s != STATUS_OK && fault)
         *fault = (download_fault)what;
     return s;

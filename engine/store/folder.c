@@ -249,9 +249,9 @@ static void note_finished(void *context, int item)
 }
 
 /* Prints to standard error, since the command's output may go to standard output. */
-static void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void log_folder(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-static void tell(const char *format, ...)
+static void log_folder(const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -263,8 +263,8 @@ static void tell(const char *format, ...)
 static void tell_progress(void *context, int64_t bytes)
 {
     const fetch *f = context;
-    tell("%s: %s of %s, %s/s\n", f->url, BYTES_TEXT(f->there + bytes), BYTES_TEXT(f->bytes),
-         BYTES_TEXT((double)bytes / (clock_seconds() - f->begun)));
+    log_folder("%s: %s of %s, %s/s\n", f->url, BYTES_TEXT(f->there + bytes), BYTES_TEXT(f->bytes),
+               BYTES_TEXT((double)bytes / (clock_seconds() - f->begun)));
 }
 
 static status fetch_missing(fetch *f)
@@ -273,13 +273,13 @@ static status fetch_missing(fetch *f)
     list_missing(f);
     TRY(check_room(f));
     if (f->items == 0) {
-        tell("%s: %s, kept in %s\n", f->url, all, f->folder);
+        log_folder("%s: %s, kept in %s\n", f->url, all, f->folder);
         return STATUS_OK;
     }
     if (f->part == FOLDER_HEADERS)
-        tell("%s: names and sizes of %s\n", f->url, all);
+        log_folder("%s: names and sizes of %s\n", f->url, all);
     else
-        tell("%s: %s, of which %s are here, into %s\n", f->url, all, BYTES_TEXT(f->there), f->folder);
+        log_folder("%s: %s, of which %s are here, into %s\n", f->url, all, BYTES_TEXT(f->there), f->folder);
     f->begun = clock_seconds();
     const download_watcher watcher = {.finished = note_finished, .progress = tell_progress, .context = f};
     return download(f->bucket, f->item, f->items, 0600, &watcher, NULL);

@@ -31,7 +31,7 @@ static status failed(const char *what, const char *path)
 }
 
 /* Looks for a file; false with errno: still unknown after retries. */
-static bool look(bool *there, const char *path)
+static bool path_exists(bool *there, const char *path)
 {
     *there = RETRY(path, access(path, F_OK)) == 0;
     return *there || errno == ENOENT || errno == ENOTDIR;
@@ -40,12 +40,12 @@ static bool look(bool *there, const char *path)
 bool atomic_exists(const char *path)
 {
     bool there;
-    return look(&there, path) && there;
+    return path_exists(&there, path) && there;
 }
 
 status atomic_look(bool *there, const char *path)
 {
-    return look(there, path) ? STATUS_OK : failed("tell whether there is", path);
+    return path_exists(there, path) ? STATUS_OK : failed("tell whether there is", path);
 }
 
 int atomic_create(const char *path, mode_t mode)
@@ -104,7 +104,7 @@ int64_t atomic_write_all(int descriptor, const void *data, int64_t bytes, int64_
     return done;
 }
 
-static status put(atomic_file *f, const char *data, int64_t bytes)
+static status write_bytes(atomic_file *f, const char *data, int64_t bytes)
 {
     int64_t wrote = atomic_write_all(f->descriptor, data, bytes, -1);
     f->written += wrote;
@@ -115,7 +115,7 @@ static status flush(atomic_file *f)
 {
     int64_t bytes = f->used;
     f->used = 0;
-    return put(f, f->buffer, bytes);
+    return write_bytes(f, f->buffer, bytes);
 }
 
 status atomic_write(atomic_file *f, const void *data, int64_t bytes)
@@ -123,7 +123,7 @@ status atomic_write(atomic_file *f, const void *data, int64_t bytes)
     if (f->used + bytes > BUFFER_BYTES)
         TRY(flush(f)); /* writes large data past the buffer */
     if (bytes >= BUFFER_BYTES)
-        return put(f, data, bytes);
+        return write_bytes(f, data, bytes);
     if (!f->buffer)
         f->buffer = must_alloc(BUFFER_BYTES);
     if (bytes > 0)
@@ -178,7 +178,7 @@ static status replace(const char *path, const void *data, int64_t bytes, mode_t 
     do {
         atomic_file *f;
         TRY(open_new(&f, path, mode));
-        s = put(f, data, bytes); /* writes past the buffer, needless for one write */
+        s = write_bytes(f, data, bytes); /* writes past the buffer, needless for one write */
         if (s == STATUS_OK)
             s = atomic_commit(f);
         else
@@ -237,7 +237,8 @@ status atomic_rename(const char *from, const char *to)
     while (rename(from, to) != 0) {
         int error = errno;
         bool before, after;
-        if (error == ENOENT && r.failures > 0 && look(&before, from) && !before && look(&after, to) && after)
+        if (error == ENOENT && r.failures > 0 && path_exists(&before, from) && !before && path_exists(&after, to) &&
+            after)
             break; /* an earlier try had succeeded, and only its answer was lost */
         if (!retry_again(&r, error, from))
             return status_fail(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));

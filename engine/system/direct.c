@@ -39,7 +39,7 @@ status direct_open(direct *d, const char *path, char *buffer, int64_t capacity)
     return STATUS_OK;
 }
 
-static status put(direct *d, const char *data, int64_t bytes)
+static status write_bytes(direct *d, const char *data, int64_t bytes)
 {
     while (bytes > 0) {
         ssize_t wrote = write(d->descriptor, data, (size_t)bytes);
@@ -62,10 +62,10 @@ static status flush(direct *d)
 {
     int64_t whole = d->past_cache ? d->used / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT : d->used, rest = d->used - whole;
     d->used = 0;
-    TRY(put(d, d->buffer, whole));
+    TRY(write_bytes(d, d->buffer, whole));
     if (rest > 0 && d->past_cache && !to_cache(&d->past_cache, d->descriptor)) /* the end of a file is no whole block */
         return failed(&d->error, "write", d->path);
-    return put(d, d->buffer + whole, rest);
+    return write_bytes(d, d->buffer + whole, rest);
 }
 
 status direct_print(direct *d, const char *format, ...)

@@ -143,7 +143,7 @@ static status begin_anew(lines *l)
 }
 
 /* Checks that the open file is still the one of the path. If that is unknown, keeps it. */
-static status look(lines *l)
+static status check_file(lines *l)
 {
     struct stat own, named;
     reading_place place = PLACE_STALE;
@@ -173,7 +173,7 @@ static status look(lines *l)
 }
 
 /* Writes the text whole, or not at all. */
-static status put(const lines *l, int file, const char *text)
+static status append_text(const lines *l, int file, const char *text)
 {
     struct stat before;
     bool known = fstat(file, &before) == 0; /* a failing fstat loses no line */
@@ -188,13 +188,13 @@ static status put(const lines *l, int file, const char *text)
 status lines_write(lines *l, const char *text, bool here)
 {
     pthread_mutex_lock(&l->lock);
-    status s = look(l);
-    if (s == STATUS_OK && !here && l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
+    status s = check_file(l);
+    if (s == STATUS_OK && !here && l->moved >= 0 && append_text(l, l->moved, text) != STATUS_OK) {
         close(l->moved); /* gives up the moved file if it cannot be written */
         l->moved = -1;
     }
     if (s == STATUS_OK)
-        s = put(l, l->file, text);
+        s = append_text(l, l->file, text);
     l->lost += s != STATUS_OK;
     pthread_mutex_unlock(&l->lock);
     return s;
@@ -205,7 +205,7 @@ bool lines_are_here(lines *l, bool look_now)
     if (!look_now)
         return !l->displaced;
     pthread_mutex_lock(&l->lock);
-    bool here = look(l) != STATUS_OK || !l->displaced;
+    bool here = check_file(l) != STATUS_OK || !l->displaced;
     pthread_mutex_unlock(&l->lock);
     return here;
 }

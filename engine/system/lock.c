@@ -105,7 +105,7 @@ static void read_text(holder *out, const char *text)
 /* ---- the file --------------------------------------------------------------------------------------------------- */
 
 /* Reads the file; 0, or an errno: ENOENT if there is none. */
-static int look(holder *out, const char *path)
+static int read_holder(holder *out, const char *path)
 {
     char text[TEXT_BYTES];
     AUTO_CLOSE descriptor = open(path, O_RDONLY | O_CLOEXEC);
@@ -183,7 +183,7 @@ static bool is_here(const holder *found, const holder *me)
 }
 
 /* Checks a holder of this machine. A run that has just been ended may need a moment to exit. */
-static verdict judge(const holder *found, const holder *me, double lease)
+static verdict classify_holder(const holder *found, const holder *me, double lease)
 {
     if (!is_here(found, me))
         return UNKNOWN;
@@ -199,7 +199,7 @@ static verdict watch(const char *path, const holder *found, double lease)
              found->host, lease);
     for (double until = clock_seconds() + lease; clock_seconds() < until; clock_nap(lease / BEATS / 2)) {
         holder now = {0};
-        int error = look(&now, path);
+        int error = read_holder(&now, path);
         if (error == ENOENT)
             return STALE; /* it has been released; taking it is retried in any case */
         if (!error && (now.beat != found->beat || strcmp(now.id, found->id) != 0))
@@ -212,7 +212,7 @@ bool lock_watch(lock_sight *sight, const char *path, double lease)
 {
     holder found = {0}, me = this_process("");
     double now = clock_seconds();
-    int error = look(&found, path);
+    int error = read_holder(&found, path);
     if (error && error != ENOENT && error != ENOTDIR) /* an unreadable file may still be held */
         return *sight->id && now - sight->moved < lease;
     if (error || !*found.id)
@@ -237,7 +237,7 @@ static char *ended_path(const char *path)
 void lock_retire(const char *path, const char *id)
 {
     holder found = {0};
-    if (look(&found, path) != 0 || strcmp(found.id, id) != 0)
+    if (read_holder(&found, path) != 0 || strcmp(found.id, id) != 0)
         return;
     AUTO_FREE char *ended = ended_path(path);
     int file = atomic_create(ended, 0644);
@@ -263,7 +263,7 @@ static void displace(const char *path, const holder *judged, const char *id)
     holder moved = {0};
     AUTO_FREE char *aside = must_format("%s.%s", path, id);
     if (rename(path, aside) == 0) {
-        if (look(&moved, aside) != 0 || strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat)
+        if (read_holder(&moved, aside) != 0 || strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat)
             (void)!link(aside, path);
         unlink(aside);
     }
@@ -284,7 +284,7 @@ static void sweep(const char *path, const holder *me)
             (end[strspn(end, "0123456789abcdef")] && strcmp(end, "ended") != 0))
             continue;
         AUTO_FREE char *one = must_format("%s/%s", folder, e->d_name);
-        bool known = look(&aside, one) == 0, begins = known && *aside.id && is_here(&aside, me) && lives(&aside);
+        bool known = read_holder(&aside, one) == 0, begins = known && *aside.id && is_here(&aside, me) && lives(&aside);
         if (known && strcmp(aside.id, me->id) != 0 && !begins)
             unlink(one);
     }
@@ -295,7 +295,7 @@ static void sweep(const char *path, const holder *me)
 /* True if another run holds the file now; an unreadable one has no holder. */
 static bool is_other(const lock *l, holder *now)
 {
-    return look(now, l->path) == 0 && *now->id && strcmp(now->id, l->me.id) != 0;
+    return read_holder(now, l->path) == 0 && *now->id && strcmp(now->id, l->me.id) != 0;
 }
 
 static void make_again(lock *l, const char *what)
@@ -312,7 +312,7 @@ bool lock_confirm(lock *l)
 {
     holder now = {0};
     WORKER_HELD(&l->keeper);
-    if (look(&now, l->path) == ENOENT)
+    if (read_holder(&now, l->path) == ENOENT)
         make_again(l, "has been deleted");
     /* A process of this machine that began before this one and has ended cannot have taken the lock from this one: its
      * file has come back with its folder, which was moved away and replaced for a while. */
@@ -330,7 +330,7 @@ bool lock_lost(const lock *l)
     return atomic_load(&l->lost);
 }
 
-static void keep(void *argument)
+static void renew_lock(void *argument)
 {
     lock *l = argument;
     while (worker_pause(&l->keeper, l->lease / BEATS))
@@ -358,12 +358,12 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
         if (error != EEXIST)
             continue;
         holder found = {0};
-        error = look(&found, path);
+        error = read_holder(&found, path);
         if (error && error != ENOENT && !retry_again(&r, error, path))
             return status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(error));
         if (error)
             continue;
-        verdict v = is_retired(path, &found) ? STALE : judge(&found, me, lease);
+        verdict v = is_retired(path, &found) ? STALE : classify_holder(&found, me, lease);
         if (v == UNKNOWN)
             v = watch(path, &found, lease);
         if (v == ALIVE)
@@ -390,7 +390,7 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
     l->lease = lease;
     l->descriptor = descriptor;
     worker_init(&l->keeper);
-    MUST(worker_start(&l->keeper, keep, l, "keeps the lock") == STATUS_OK, "%s", status_message());
+    MUST(worker_start(&l->keeper, renew_lock, l, "keeps the lock") == STATUS_OK, "%s", status_message());
     *out = l;
     return STATUS_OK;
 }
@@ -399,7 +399,7 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
 static bool remove_own(const lock *l, const char *path)
 {
     holder now = {0};
-    return look(&now, path) == 0 && !strcmp(now.id, l->me.id) && unlink(path) == 0;
+    return read_holder(&now, path) == 0 && !strcmp(now.id, l->me.id) && unlink(path) == 0;
 }
 
 /* Removes the file in its moved folder, found by the descriptor's link in /proc/self/fd, whatever name the file had

@@ -144,7 +144,7 @@ status reading_real_path(char **out, const char *path)
     return *out || is_absent(errno) ? STATUS_OK : failed("resolve", path);
 }
 
-static status look(bool *there, struct stat *out, const char *path, bool follow)
+static status stat_path(bool *there, struct stat *out, const char *path, bool follow)
 {
     *there = RETRY(path, follow ? stat(path, out) : lstat(path, out)) == 0;
     return *there || is_absent(errno) ? STATUS_OK : failed("look at", path);
@@ -152,12 +152,12 @@ static status look(bool *there, struct stat *out, const char *path, bool follow)
 
 status reading_look(bool *there, struct stat *out, const char *path)
 {
-    return look(there, out, path, true);
+    return stat_path(there, out, path, true);
 }
 
 status reading_look_at_link(bool *there, struct stat *out, const char *path)
 {
-    return look(there, out, path, false);
+    return stat_path(there, out, path, false);
 }
 
 status reading_place_of(reading_place *out, int folder, const char *path)

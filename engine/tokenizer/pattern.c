@@ -194,7 +194,7 @@ struct pattern_scratch {
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"       \
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
-static void put(buffer *out, const char *text)
+static void put_text(buffer *out, const char *text)
 {
     buffer_append(out, text, (int64_t)strlen(text));
 }
@@ -206,15 +206,15 @@ static int put_property(buffer *out, const char *at, bool in_class)
     int which = strncmp(at, names[0], 5) == 0 ? 0 : 1;
     if (strncmp(at, names[which], 5) != 0)
         return 0;
-    put(out, in_class ? "" : "[");
-    put(out, names[which]);
+    put_text(out, in_class ? "" : "[");
+    put_text(out, names[which]);
     for (const unicode_range *r = unicode_younger; r->last; r++)
         if (r->class == (which ? UNICODE_NUMBER : UNICODE_LETTER)) {
             char range[40];
             snprintf(range, sizeof range, "\\x{%X}-\\x{%X}", r->first, r->last);
-            put(out, range);
+            put_text(out, range);
         }
-    put(out, in_class ? "" : "]");
+    put_text(out, in_class ? "" : "]");
     return 5;
 }
 
@@ -226,10 +226,10 @@ static int translate_escape(buffer *out, const char *at, bool in_class)
         return property;
     switch (at[1]) {
     case 's':
-        put(out, in_class ? SPACES : "[" SPACES "]");
+        put_text(out, in_class ? SPACES : "[" SPACES "]");
         return 2;
     case 'S':
-        put(out, in_class ? NOT_SPACES : "[" NOT_SPACES "]");
+        put_text(out, in_class ? NOT_SPACES : "[" NOT_SPACES "]");
         return 2;
     case 0:
     case 'h': /* a hexadecimal digit to Oniguruma, horizontal space to PCRE2 */
@@ -330,7 +330,7 @@ status pattern_open(pattern **out, const char *text, const unicode_classes *clas
     if (!p->scan) {
         RELEASED_BY(buffer_free) buffer source = {0};
         if (literal)
-            put(&source, text);
+            put_text(&source, text);
         else
             TRY(translate(&source, text));
         if (unicode_check(text, (int64_t)strlen(text)) != (int64_t)strlen(text))

@@ -158,7 +158,7 @@ static status refuse(mlflow_rest *m, const json_t *answer)
 }
 
 /* Takes ownership of `body`; NULL: a GET. The caller frees *out, unless `out` is NULL. */
-static status ask(json_t **out, mlflow_rest *m, const char *path, json_t *body)
+static status send_json(json_t **out, mlflow_rest *m, const char *path, json_t *body)
 {
     AUTO_FREE char *url = must_format("%.*s/api/2.0/mlflow/%s", (int)m->address_length, m->address, path);
     RELEASED_BY(http_answer_free) http_answer reply = {0};
@@ -182,7 +182,7 @@ static status ask(json_t **out, mlflow_rest *m, const char *path, json_t *body)
 /* Posts a body; NULL means that its text is not UTF-8. */
 static status post(json_t **out, mlflow_rest *m, const char *path, json_t *body)
 {
-    return body ? ask(out, m, path, body)
+    return body ? send_json(out, m, path, body)
                 : status_fail(STATUS_FAILED, "run.mlflow_experiment or run.mlflow_name is no UTF-8");
 }
 
@@ -242,7 +242,7 @@ status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const ch
     json_auto_t *answer = NULL;
     AUTO_FREE char *coded = http_coded(name, "");
     AUTO_FREE char *path = must_format("experiments/get-by-name?experiment_name=%s", coded);
-    status s = ask(&answer, m, path, NULL);
+    status s = send_json(&answer, m, path, NULL);
     if (s != STATUS_OK && m->gone) { /* another client made it at the same moment: ask again later */
         TRY(post(&answer, m, "experiments/create", json_pack("{s:s}", "name", name)));
         return take_id(out, m, answer, "experiment_id");
@@ -284,13 +284,13 @@ status mlflow_rest_data(json_t **out, mlflow_rest *m, const char *run)
 {
     json_auto_t *answer = NULL;
     AUTO_FREE char *path = must_format("runs/get?run_id=%s", run);
-    TRY(ask(&answer, m, path, NULL));
+    TRY(send_json(&answer, m, path, NULL));
     json_t *data = json_object_get(json_object_get(answer, "run"), "data");
     *out = json_is_object(data) ? json_incref(data) : json_object();
     return STATUS_OK;
 }
 
-static void put(json_t *body, const char *key, json_t *array)
+static void put_array(json_t *body, const char *key, json_t *array)
 {
     if (array)
         json_object_set_new(body, key, array);
@@ -299,9 +299,9 @@ static void put(json_t *body, const char *key, json_t *array)
 status mlflow_rest_log(mlflow_rest *m, const char *run, json_t *metrics, json_t *parameters, json_t *tags)
 {
     json_t *body = json_pack("{s:s}", "run_id", run);
-    put(body, "metrics", metrics);
-    put(body, "params", parameters);
-    put(body, "tags", tags);
+    put_array(body, "metrics", metrics);
+    put_array(body, "params", parameters);
+    put_array(body, "tags", tags);
     return post(NULL, m, "runs/log-batch", body);
 }
 

@@ -254,7 +254,7 @@ static status send_parameters(tracker *t, const json_t *data)
 }
 
 /* Finds or makes the run on the server, and reads its data. */
-static status meet(tracker *t)
+static status find_run(tracker *t)
 {
     bool found;
     json_auto_t *data = NULL;
@@ -376,7 +376,7 @@ static status send_all(tracker *t)
     t->saw_end = t->ends; /* read before the file: it is complete then */
     worker_unlock(&t->worker);
     if (!t->known)
-        TRY(meet(t));
+        TRY(find_run(t));
     for (bool more = true; more && !atomic_load(&t->worker.stop);)
         TRY(send_lines(&more, t));
     if (!t->saw_end || atomic_load(&t->worker.stop))
@@ -389,7 +389,7 @@ static status send_all(tracker *t)
 }
 
 /* Reports a failure once, and its end once. */
-static void judge(tracker *t, status s)
+static void note_answer(tracker *t, status s)
 {
     if (atomic_load(&t->worker.stop))
         return;
@@ -425,7 +425,7 @@ static void follow(void *context)
 {
     tracker *t = context;
     do
-        judge(t, send_all(t));
+        note_answer(t, send_all(t));
     while (wait_for_more(t));
 }
 

@@ -187,7 +187,7 @@ static status take_batch(training *t, batch_facts *out)
     if (!there)
         return batch_fill(out, &t->compiled, t->executor, t->data.train, t->at.samples,
                           training_microbatches(t, t->at.step));
-    executor_turn(t->executor);
+    executor_swap_batches(t->executor);
     return STATUS_OK;
 }
 
@@ -315,7 +315,7 @@ static status play_step(training *t, bool *undone)
             ? (double)*(const float *)executor_at(t->executor, total) / (double)t->now.batch.second_targets
             : 0;
     note_router_losses(t);
-    const tensor *peak = t->compiled.values.peak;
+    const tensor *peak = t->compiled.values.max_logit;
     if (tensor_elements(peak) > 0)
         t->now.attention_logit_max = (double)*(const float *)executor_at(t->executor, peak);
     if (compile_room(&t->compiled.options) > 0) { /* share of the expert assignments */
@@ -567,7 +567,7 @@ static status complete(training *t)
     if (comm_rank(t->world) == 0)
         s = checkpoint_tidy(t->checkpoints);
     if (comm_rank(t->world) == 0 && s == STATUS_OK)
-        s = checkpoint_settle(t->checkpoints);
+        s = checkpoint_name_latest(t->checkpoints);
     if (comm_rank(t->world) == 0 && s == STATUS_OK)
         s = checkpoint_prune(t->checkpoints, c->checkpoint.keep, c->checkpoint.keep_every, NULL);
     if (s != STATUS_OK)

@@ -32,7 +32,7 @@ static char *describe(const training_position *at, const finding *f)
 }
 
 /* Rank 0: logs the message and writes it to incidents.jsonl. */
-static void say(training *t, const char *words)
+static void log_numbers(training *t, const char *words)
 {
     if (comm_rank(t->world) > 0)
         return;
@@ -77,7 +77,7 @@ static status undo(training *t, const finding *f)
     int64_t from = t->at.step, end = t->at.samples;
     AUTO_FREE char *words = describe(&t->at, f);
     report_event event = event_of(&t->at, f, "undone");
-    say(t, words);
+    log_numbers(t, words);
     status s = training_go_back(t);
     if (s == STATUS_OK && t->guards.verify)
         verify_begin(t->guards.verify);
@@ -173,7 +173,7 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     if (spike) {
         AUTO_FREE char *words = describe(&t->at, &f);
         report_event event = event_of(&t->at, &f, "spike");
-        say(t, words);
+        log_numbers(t, words);
         training_report_event(t, &event);
     }
     if (isfinite(f.loss) && isfinite(f.norm))

@@ -106,7 +106,7 @@ static bool judge_along(verdict *out, const training *t, const share *all, int r
     return false;
 }
 
-static bool judge(verdict *out, training *t, const share *all, const verify_finding *mine)
+static bool find_bad_rank(verdict *out, training *t, const share *all, const verify_finding *mine)
 {
     int ranks = comm_ranks(t->world), first = 0;
     while (first < ranks && !all[first].bad)
@@ -190,7 +190,7 @@ status training_verify(bool *undone, training *t)
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
     verdict v = {.rank = -1};
     status s = STATUS_OK;
-    *undone = judge(&v, t, all, &mine);
+    *undone = find_bad_rank(&v, t, all, &mine);
     if (*undone) {
         s = undo(t, &v);
     } else {

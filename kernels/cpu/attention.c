@@ -400,7 +400,7 @@ typedef struct backward_work {
     backward_memory *m;
 } backward_work;
 
-static char *take(char **at, int64_t bytes)
+static char *take_bytes(char **at, int64_t bytes)
 {
     char *start = *at;
     *at += align(bytes);
@@ -412,25 +412,25 @@ static int64_t backward_layout(backward_memory *m, char *start, const attention_
     char *at = start;
     int64_t n = a->tiles * TILE_QUERIES, tile = TILE_QUERIES * TILE_KEYS;
     m->n = n;
-    m->q_lanes = take(&at, a->group * n * a->d_lanes * bytes);
-    m->dy_lanes = take(&at, a->group * n * a->e_lanes * bytes);
-    m->q_across = take(&at, a->group * n * a->d_even * bytes);
-    m->dy_across = take(&at, a->group * n * a->e_even * bytes);
-    m->dq = (float *)(void *)take(&at, a->group * n * a->d_even * 4);
-    m->lse = (float *)(void *)take(&at, a->group * n * 4);
-    m->delta = (float *)(void *)take(&at, a->group * n * 4);
-    m->ranges = (attention_range *)(void *)take(&at, a->tiles * (int64_t)sizeof *m->ranges);
-    m->of = (attention_tile *)(void *)take(&at, a->tiles * (int64_t)sizeof *m->of);
-    m->k = take(&at, TILE_KEYS * a->d_even * bytes);
-    m->v = take(&at, TILE_KEYS * a->e_even * bytes);
-    m->k_across = take(&at, TILE_KEYS * a->d * bytes);
-    m->dk = (float *)(void *)take(&at, TILE_KEYS * a->d_lanes * 4);
-    m->dv = (float *)(void *)take(&at, TILE_KEYS * a->e_lanes * 4);
-    m->s = (float *)(void *)take(&at, tile * 4);
-    m->dp = (float *)(void *)take(&at, tile * 4);
-    m->p = take(&at, tile * bytes);
-    m->ds = take(&at, tile * bytes);
-    m->ds_lanes = take(&at, tile * bytes);
+    m->q_lanes = take_bytes(&at, a->group * n * a->d_lanes * bytes);
+    m->dy_lanes = take_bytes(&at, a->group * n * a->e_lanes * bytes);
+    m->q_across = take_bytes(&at, a->group * n * a->d_even * bytes);
+    m->dy_across = take_bytes(&at, a->group * n * a->e_even * bytes);
+    m->dq = (float *)(void *)take_bytes(&at, a->group * n * a->d_even * 4);
+    m->lse = (float *)(void *)take_bytes(&at, a->group * n * 4);
+    m->delta = (float *)(void *)take_bytes(&at, a->group * n * 4);
+    m->ranges = (attention_range *)(void *)take_bytes(&at, a->tiles * (int64_t)sizeof *m->ranges);
+    m->of = (attention_tile *)(void *)take_bytes(&at, a->tiles * (int64_t)sizeof *m->of);
+    m->k = take_bytes(&at, TILE_KEYS * a->d_even * bytes);
+    m->v = take_bytes(&at, TILE_KEYS * a->e_even * bytes);
+    m->k_across = take_bytes(&at, TILE_KEYS * a->d * bytes);
+    m->dk = (float *)(void *)take_bytes(&at, TILE_KEYS * a->d_lanes * 4);
+    m->dv = (float *)(void *)take_bytes(&at, TILE_KEYS * a->e_lanes * 4);
+    m->s = (float *)(void *)take_bytes(&at, tile * 4);
+    m->dp = (float *)(void *)take_bytes(&at, tile * 4);
+    m->p = take_bytes(&at, tile * bytes);
+    m->ds = take_bytes(&at, tile * bytes);
+    m->ds_lanes = take_bytes(&at, tile * bytes);
     return at - start;
 }
 

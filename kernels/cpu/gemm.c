@@ -272,10 +272,10 @@ static gemm_shape shape_of(const op *o, int threads)
     s.m = p.m;
     s.n = p.n;
     s.k = p.k;
-    s.a_row = p.a_turned ? 1 : p.a->pitch;
-    s.a_column = p.a_turned ? p.a->pitch : 1;
-    s.b_row = p.b_turned ? 1 : p.b->pitch;
-    s.b_column = p.b_turned ? p.b->pitch : 1;
+    s.a_row = p.a_transposed ? 1 : p.a->pitch;
+    s.a_column = p.a_transposed ? p.a->pitch : 1;
+    s.b_row = p.b_transposed ? 1 : p.b->pitch;
+    s.b_column = p.b_transposed ? p.b->pitch : 1;
     s.c_row = p.c->pitch;
     s.type = p.a->type;
     s.c_type = p.c->type;

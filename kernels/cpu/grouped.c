@@ -35,8 +35,8 @@ static void product_of_expert(gemm_shape *s, gemm_operands *operands, const void
                       .k = p->sums ? count : p->k,
                       .a_row = p->sums ? 1 : p->a->pitch,
                       .a_column = p->sums ? p->a->pitch : 1,
-                      .b_row = p->b_turned ? 1 : p->b->pitch,
-                      .b_column = p->b_turned ? p->b->pitch : 1,
+                      .b_row = p->b_transposed ? 1 : p->b->pitch,
+                      .b_column = p->b_transposed ? p->b->pitch : 1,
                       .c_row = p->c->pitch,
                       .type = p->a->type,
                       .c_type = p->c->type,
@@ -44,7 +44,7 @@ static void product_of_expert(gemm_shape *s, gemm_operands *operands, const void
                       .add = g->adds};
     if (g->adds && count == 0)
         s->m = 0;
-    int64_t weight = e * (p->sums ? p->m : p->b_turned ? p->n : p->k);
+    int64_t weight = e * (p->sums ? p->m : p->b_transposed ? p->n : p->k);
     const char *bias = p->bias ? tensor_at(p->bias, g->r->arena) : NULL;
     *operands = (gemm_operands){.c = row_at(p->c, g->r, p->sums ? weight : first),
                                 .a = row_at(p->a, g->r, first),

@@ -95,8 +95,8 @@ static void absorb_query(const op *o, const run_context *r, const latent_sizes *
 }
 
 /* m->sum = the mean of the latents of rows 0..position, weighted by the softmax of their scores. */
-static void meet_latents(const op *o, const run_context *r, const latent_sizes *s, const decode_memory *m, int64_t b,
-                         int64_t position)
+static void attend_latents(const op *o, const run_context *r, const latent_sizes *s, const decode_memory *m, int64_t b,
+                           int64_t position)
 {
     const isa *set = isa_of(r);
     const row_loops *loops = set->rows[o->in[0]->type];
@@ -124,7 +124,7 @@ static void latent_head(const op *o, const run_context *r, const decode_memory *
     const latent_sizes s = latent_sizes_of(o);
     const row_loops *loops = set->rows[o->in[0]->type];
     absorb_query(o, r, &s, m, b, head);
-    meet_latents(o, r, &s, m, b, ((const int32_t *)tensor_at(o->in[4], r->arena))[b]);
+    attend_latents(o, r, &s, m, b, ((const int32_t *)tensor_at(o->in[4], r->arena))[b]);
     for (int64_t j = 0; j < s.v_head_size; j++) {
         loops->to_float(m->met, row_at(o->in[3], r, s.heads * s.nope + head * s.v_head_size + j), s.rank);
         m->head[j] = set->tiles[DTYPE_FP32]->dot(m->met, m->sum, s.rank);

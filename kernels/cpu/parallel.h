@@ -8,11 +8,11 @@
 #include "kernels/table/op.h"
 
 /* Below this many elements waking a second thread costs more than it saves. */
-enum { PARALLEL_WORTH = 16384 };
+enum { PARALLEL_SMALLEST = 16384 };
 
 static inline int parallel_threads(const run_context *r, int64_t elements)
 {
-    return elements < PARALLEL_WORTH || r->threads < 1 ? 1 : r->threads;
+    return elements < PARALLEL_SMALLEST || r->threads < 1 ? 1 : r->threads;
 }
 
 /* Elements of `count` operands from the first on. */

@@ -6,7 +6,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/parallel.h"
 
-void cpu_largest(const op *o, const run_context *r)
+void cpu_max_logit(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0];
     float *y = tensor_at(o->out[0], r->arena);

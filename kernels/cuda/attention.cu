@@ -113,8 +113,8 @@ attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
     if (threadIdx.x % WARP)
         return;
     in.lse_of((int32_t)blockIdx.z, head)[query] = s.most + logf(s.sum);
-    if (in.largest)
-        in.largest[head * in.largest_pitch + of.row + query] = s.most;
+    if (in.max_logit)
+        in.max_logit[head * in.max_logit_pitch + of.row + query] = s.most;
 }
 
 /* delta[head, t] = sum over the head of dy y: `lanes` lanes an item, V elements a lane at a time. grid (heads, blocks
@@ -356,8 +356,8 @@ void cuda_attention(const op *o, const run_context *r)
         return;
     launch_attention_operands of = operands_of(o, r, o->in, o->out[0], o->out[1], &o->in[3]);
     of.sinks = data(o->in[5], r);
-    of.largest = data<float>(o->out[2], r);
-    of.largest_pitch = o->out[2] ? o->out[2]->pitch : 0;
+    of.max_logit = data<float>(o->out[2], r);
+    of.max_logit_pitch = o->out[2] ? o->out[2]->pitch : 0;
     cuda_launched(o, attend_all(r->stream, o->in[0]->type, &of));
 }
 

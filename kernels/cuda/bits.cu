@@ -45,7 +45,7 @@ int launch_sum_bits(void *stream, uint64_t *total, const launch_bytes *of)
     return launch(sum_bits, grid, BITS_THREADS, 0, stream, (unsigned long long *)total, *of, whole);
 }
 
-KERNEL(WARP, 1) settle_bits(uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what, const int64_t *step)
+KERNEL(WARP, 1) finish_bits(uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what, const int64_t *step)
 {
     if (threadIdx.x)
         return;
@@ -59,9 +59,9 @@ KERNEL(WARP, 1) settle_bits(uint64_t *total, uint64_t *sum, uint64_t *note, uint
     }
 }
 
-int launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what, const int64_t *step)
+int launch_finish_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what, const int64_t *step)
 {
-    return launch(settle_bits, 1, WARP, 0, stream, total, sum, note, what, step);
+    return launch(finish_bits, 1, WARP, 0, stream, total, sum, note, what, step);
 }
 
 /* ---- how far the device has come ----------------------------------------------------------------------------- */

@@ -70,10 +70,10 @@ static value describe(cudnn_graph *g, int64_t id, cudnnDataType_t type, const in
 }
 
 /* A virtual tensor, with contiguous columns or, turned, contiguous rows. */
-static value virtual_value(cudnn_graph *g, cudnnDataType_t type, const int64_t shape[], bool turned)
+static value virtual_value(cudnn_graph *g, cudnnDataType_t type, const int64_t shape[], bool transposed)
 {
     int64_t rows = shape[2], columns = shape[3];
-    int64_t strides[] = {shape[1] * rows * columns, rows * columns, turned ? 1 : columns, turned ? rows : 1};
+    int64_t strides[] = {shape[1] * rows * columns, rows * columns, transposed ? 1 : columns, transposed ? rows : 1};
     return describe(g, g->next++, type, shape, strides, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
 }
 
@@ -98,13 +98,13 @@ static value rows(cudnn_graph *g, cudnn_graph_operand id, int64_t heads, int64_t
 }
 
 /* Keys or values in the same way: [samples, kv_heads, keys, size], or, turned, [.., size, keys]. */
-static value key_rows(cudnn_graph *g, cudnn_graph_operand id, int64_t size, int64_t pitch, bool turned)
+static value key_rows(cudnn_graph *g, cudnn_graph_operand id, int64_t size, int64_t pitch, bool transposed)
 {
     const cudnn_graph_shape *a = &g->shape;
     int64_t apart = id == CUDNN_GRAPH_DK || id == CUDNN_GRAPH_DV ? a->gradients_apart : a->keys_apart;
     int64_t shape[] = {a->samples, a->kv_heads, a->keys, size};
     int64_t strides[] = {apart * pitch, size, pitch, 1};
-    if (turned) {
+    if (transposed) {
         shape[2] = size, shape[3] = a->keys;
         strides[2] = 1, strides[3] = pitch;
     }
@@ -122,7 +122,7 @@ static value statistics(cudnn_graph *g, cudnn_graph_operand id)
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
 
-static void add(cudnn_graph *g, cudnnBackendDescriptor_t operation)
+static void add_operation(cudnn_graph *g, cudnnBackendDescriptor_t operation)
 {
     MUST(g->held < OPERATIONS, "a graph of more than %d operations", OPERATIONS);
     g->operations[g->held++] = cudnn_api_finish(&g->b, operation);
@@ -151,7 +151,7 @@ static void apply(cudnn_graph *g, pointwise p, value out, value x, const value *
     if (t)
         cudnn_api_link(k, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->d);
     cudnn_api_link(k, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, out.d);
-    add(g, o);
+    add_operation(g, o);
 }
 
 /* fp32, of the shape of x */
@@ -174,7 +174,7 @@ static void multiply(cudnn_graph *g, value out, value a, value b)
     cudnn_api_link(k, o, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.d);
     cudnn_api_link(k, o, CUDNN_ATTR_OPERATION_MATMUL_CDESC, out.d);
     cudnn_api_link(k, o, CUDNN_ATTR_OPERATION_MATMUL_DESC, what);
-    add(g, o);
+    add_operation(g, o);
 }
 
 static void reduce(cudnn_graph *g, cudnnReduceTensorOp_t how, value out, value x)
@@ -189,7 +189,7 @@ static void reduce(cudnn_graph *g, cudnnReduceTensorOp_t how, value out, value x
     cudnn_api_link(k, o, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.d);
     cudnn_api_link(k, o, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, out.d);
     cudnn_api_link(k, o, CUDNN_ATTR_OPERATION_REDUCTION_DESC, what);
-    add(g, o);
+    add_operation(g, o);
 }
 
 static value over_columns(cudnn_graph *g, cudnnReduceTensorOp_t how, value x)
@@ -206,7 +206,7 @@ static value reshape(cudnn_graph *g, value out, value x)
     cudnnBackendDescriptor_t o = cudnn_api_make(&g->b, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     cudnn_api_link(&g->b, o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.d);
     cudnn_api_link(&g->b, o, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out.d);
-    add(g, o);
+    add_operation(g, o);
     return out;
 }
 
@@ -267,18 +267,19 @@ static value mask(cudnn_graph *g, value scores)
 }
 
 /* A number for each query and key: [.., sequence, keys], or, turned, [.., keys, sequence]. */
-static value pairs(cudnn_graph *g, cudnnDataType_t type, bool turned)
+static value pairs(cudnn_graph *g, cudnnDataType_t type, bool transposed)
 {
     const cudnn_graph_shape *a = &g->shape;
-    const int64_t shape[] = {a->samples, a->heads, turned ? a->keys : a->sequence, turned ? a->sequence : a->keys};
-    return virtual_value(g, type, shape, turned);
+    const int64_t shape[] = {a->samples, a->heads, transposed ? a->keys : a->sequence,
+                             transposed ? a->sequence : a->keys};
+    return virtual_value(g, type, shape, transposed);
 }
 
 /* scale Q K^T, with K^T as a tensor of its own strides */
-static value scores(cudnn_graph *g, value q, value k_turned, const value *scale)
+static value scores(cudnn_graph *g, value q, value k_transposed, const value *scale)
 {
     value product = pairs(g, CUDNN_DATA_FLOAT, false);
-    multiply(g, product, q, k_turned);
+    multiply(g, product, q, k_transposed);
     return computed(g, CUDNN_POINTWISE_MUL, product, scale);
 }
 
@@ -303,14 +304,14 @@ static void forward(cudnn_graph *g)
 static void shared(cudnn_graph *g, value out, value weights, value x)
 {
     const cudnn_graph_shape *a = &g->shape;
-    value turned = reshape(g, pairs(g, type_of(g), true), weights);
+    value transposed = reshape(g, pairs(g, type_of(g), true), weights);
     if (a->heads == a->kv_heads) {
-        multiply(g, out, turned, x);
+        multiply(g, out, transposed, x);
         return;
     }
     const int64_t shape[] = {a->samples, a->heads, a->keys, x.shape[3]};
     value each = virtual_value(g, type_of(g), shape, false);
-    multiply(g, each, turned, x);
+    multiply(g, each, transposed, x);
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, out, each);
 }
 
@@ -318,8 +319,8 @@ static void backward(cudnn_graph *g)
 {
     const cudnn_graph_shape *a = &g->shape;
     int64_t h = a->heads, kv = a->kv_heads, d = a->head_size, e = a->v_head_size;
-    value q = rows(g, CUDNN_GRAPH_Q, h, d, a->q_pitch), k_turned = key_rows(g, CUDNN_GRAPH_K, d, a->k_pitch, true);
-    value v_turned = key_rows(g, CUDNN_GRAPH_V, e, a->v_pitch, true), y = rows(g, CUDNN_GRAPH_Y, h, e, a->y_pitch);
+    value q = rows(g, CUDNN_GRAPH_Q, h, d, a->q_pitch), k_transposed = key_rows(g, CUDNN_GRAPH_K, d, a->k_pitch, true);
+    value v_transposed = key_rows(g, CUDNN_GRAPH_V, e, a->v_pitch, true), y = rows(g, CUDNN_GRAPH_Y, h, e, a->y_pitch);
     value dy = rows(g, CUDNN_GRAPH_DY, h, e, a->dy_pitch), dq = rows(g, CUDNN_GRAPH_DQ, h, d, a->dq_pitch);
     value dk = key_rows(g, CUDNN_GRAPH_DK, d, a->dk_pitch, false),
           dv = key_rows(g, CUDNN_GRAPH_DV, e, a->dv_pitch, false);
@@ -328,18 +329,18 @@ static void backward(cudnn_graph *g)
     value terms = computed(g, CUDNN_POINTWISE_MUL, dy, &y);
     apply(g, (pointwise){CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, 0}, delta,
           over_columns(g, CUDNN_REDUCE_TENSOR_ADD, terms), &one, NULL);
-    value s = scores(g, q, k_turned, &scale);
+    value s = scores(g, q, k_transposed, &scale);
     value p = computed(g, CUDNN_POINTWISE_EXP, mask(g, computed(g, CUDNN_POINTWISE_SUB, s, &lse)), NULL);
     shared(g, dv, p, dy);
     value dp = pairs(g, CUDNN_DATA_FLOAT, false);
-    multiply(g, dp, dy, v_turned);
+    multiply(g, dp, dy, v_transposed);
     value ds = computed(g, CUDNN_POINTWISE_MUL, computed(g, CUDNN_POINTWISE_SUB, dp, &delta), &p);
     ds = computed(g, CUDNN_POINTWISE_MUL, ds, &scale);
     shared(g, dk, ds, q);
     const int64_t shape[] = {a->samples, kv, a->keys, d};
     const int64_t strides[] = {a->keys_apart * a->k_pitch, d, a->k_pitch, 1};
     value k = describe(g, g->next++, CUDNN_DATA_FLOAT, shape, strides, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
-    reshape(g, k, k_turned);
+    reshape(g, k, k_transposed);
     multiply(g, dq, ds, k);
 }
 

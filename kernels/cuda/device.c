@@ -550,7 +550,7 @@ static void sum_bits(device *d, int64_t sum, const device_rows *of, const device
     int error = launch_sum_bits(d->context.stream, to + 1, &bytes);
     if (!error)
         error =
-            launch_settle_bits(d->context.stream, to + 1, to, note ? (uint64_t *)(void *)(base + note->note) : NULL,
+            launch_finish_bits(d->context.stream, to + 1, to, note ? (uint64_t *)(void *)(base + note->note) : NULL,
                                note ? note->what : 0, note ? (const int64_t *)(const void *)(base + note->step) : NULL);
     MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
 }

@@ -50,8 +50,8 @@ struct launch_attention_operands {
     int32_t run; /* so many queries each have neighbouring places in one sample; without token_positions, a sample */
     launch_heads at;
     const void *sinks; /* [heads] T or NULL; its gradient does not read them */
-    float *largest;    /* [heads, tokens], of neither sinks nor a cap; or NULL */
-    int64_t largest_pitch;
+    float *max_logit;    /* [heads, tokens], of neither sinks nor a cap; or NULL */
+    int64_t max_logit_pitch;
 };
 
 struct launch_attention_gradients {
@@ -80,8 +80,8 @@ template <typename T> struct flash_in {
     int32_t heads, kv_heads, sequence, window, run, runs;
     float scale, cap;
     const T *sinks; /* [heads] or NULL */
-    float *largest; /* [heads, tokens] or NULL */
-    int64_t largest_pitch;
+    float *max_logit; /* [heads, tokens] or NULL */
+    int64_t max_logit_pitch;
 
     __device__ flash_run run_at(int32_t i) const
     {
@@ -270,6 +270,6 @@ template <typename T> static inline flash_in<T> flash_of(const launch_attention_
             of->at.scale,
             of->at.cap,
             (const T *)of->sinks,
-            of->largest,
-            of->largest_pitch};
+            of->max_logit,
+            of->max_logit_pitch};
 }

@@ -106,8 +106,8 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
         if (lane % 4 || query >= end)
             continue;
         in.lse_of((int32_t)blockIdx.z, head)[query] = most[m][half] * exponent_of<CAP>(in) + logf(total);
-        if (in.largest)
-            in.largest[head * in.largest_pitch + of.row + query] = most[m][half] * in.scale;
+        if (in.max_logit)
+            in.max_logit[head * in.max_logit_pitch + of.row + query] = most[m][half] * in.scale;
     }
     write_rows<E, MT>(y.at(of.row, head, E), y.pitch, first, end, q_tile, a_row, out, factor);
 }

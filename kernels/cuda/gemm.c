@@ -48,9 +48,9 @@ typedef struct blas_shape {
     int64_t workspace;
     int32_t type; /* type of A, B and the bias */
     int32_t out_type;
-    int32_t a_turned, b_turned, adds; /* C, to the product */
-    int32_t epilogue;                 /* cublasLtEpilogue_t */
-    int32_t alignment[OPERANDS];      /* bytes; 0: absent */
+    int32_t a_transposed, b_transposed, adds; /* C, to the product */
+    int32_t epilogue;                         /* cublasLtEpilogue_t */
+    int32_t alignment[OPERANDS];              /* bytes; 0: absent */
 } blas_shape;
 
 typedef struct addresses {
@@ -132,8 +132,8 @@ static blas_shape shape_of(const op *o, const matrix_product *p, const addresses
     s.m = p->n;
     s.n = p->m;
     s.k = p->k;
-    s.a_turned = p->b_turned;
-    s.b_turned = p->a_turned;
+    s.a_transposed = p->b_transposed;
+    s.b_transposed = p->a_transposed;
     s.adds = p->added != NULL;
     s.a_ld = p->b->pitch;
     s.b_ld = p->a->pitch;
@@ -178,7 +178,7 @@ static void describe(plan *p, bool tf32)
     bool rounds = precision_rounds((dtype)s->type, tf32);
     cublasComputeType_t compute = rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     BLAS_MUST(cublasLtMatmulDescCreate(&p->description, compute, CUDA_R_32F));
-    cublasOperation_t a = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t a = s->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, b = s->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)s->epilogue;
     DESCRIBE(p, TRANSA, a);
     DESCRIBE(p, TRANSB, b);
@@ -186,8 +186,8 @@ static void describe(plan *p, bool tf32)
     if (s->aux_ld)
         DESCRIBE(p, EPILOGUE_AUX_LD, s->aux_ld);
     point(p, &p->first);
-    p->a = s->a_turned ? layout(s->type, s->k, s->m, s->a_ld) : layout(s->type, s->m, s->k, s->a_ld);
-    p->b = s->b_turned ? layout(s->type, s->n, s->k, s->b_ld) : layout(s->type, s->k, s->n, s->b_ld);
+    p->a = s->a_transposed ? layout(s->type, s->k, s->m, s->a_ld) : layout(s->type, s->m, s->k, s->a_ld);
+    p->b = s->b_transposed ? layout(s->type, s->n, s->k, s->b_ld) : layout(s->type, s->k, s->n, s->b_ld);
     p->c = layout(s->out_type, s->m, s->n, s->c_ld);
     p->d = layout(s->out_type, s->m, s->n, s->d_ld);
 }
@@ -310,15 +310,15 @@ static void offer(const gemm *g, plan *p)
         "product %s%s to %s, %lld x %lld x %lld, %c%c, pitch %lld %lld %lld %lld %lld, aligned %d %d %d %d %d %d, "
         "epilogue: %s%s, workspace %lld | cuBLASLt %zu",
         dtype_name((dtype)s->type), precision_rounds((dtype)s->type, g->tf32) ? " as tf32" : "",
-        dtype_name((dtype)s->out_type), (long long)s->m, (long long)s->n, (long long)s->k, s->a_turned ? 'T' : 'N',
-        s->b_turned ? 'T' : 'N', (long long)s->a_ld, (long long)s->b_ld, (long long)s->c_ld, (long long)s->d_ld,
+        dtype_name((dtype)s->out_type), (long long)s->m, (long long)s->n, (long long)s->k, s->a_transposed ? 'T' : 'N',
+        s->b_transposed ? 'T' : 'N', (long long)s->a_ld, (long long)s->b_ld, (long long)s->c_ld, (long long)s->d_ld,
         (long long)s->aux_ld, s->alignment[0], s->alignment[1], s->alignment[2], s->alignment[3], s->alignment[4],
         s->alignment[5], epilogue_name(s->epilogue), s->adds ? ", added" : "", (long long)s->workspace,
         cublasLtGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
     int64_t m = s->m, n = s->n, k = s->k;
-    item.reads[0] = region(at[OPERAND_A], s->type, s->a_turned ? k : m, s->a_turned ? m : k, s->a_ld);
-    item.reads[1] = region(at[OPERAND_B], s->type, s->b_turned ? n : k, s->b_turned ? k : n, s->b_ld);
+    item.reads[0] = region(at[OPERAND_A], s->type, s->a_transposed ? k : m, s->a_transposed ? m : k, s->a_ld);
+    item.reads[1] = region(at[OPERAND_B], s->type, s->b_transposed ? n : k, s->b_transposed ? k : n, s->b_ld);
     item.reads[2] = region(s->adds ? at[OPERAND_C] : NULL, s->out_type, m, n, s->c_ld);
     item.reads[3] = region(at[OPERAND_BIAS], s->type, m, 1, m);
     item.reads[4] = region(at[OPERAND_AUX], s->type, m, n, s->aux_ld);

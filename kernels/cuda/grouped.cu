@@ -11,8 +11,8 @@
 static constexpr int GROUPED_THREADS = 256, SIDE = 128, DEPTH = 32, STAGES = 3, PIECE = 8;
 static constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32, MT = WARP_ROWS / 16, NT = WARP_COLUMNS / 8;
 /* elements of a row of a tile [SIDE, DEPTH], and of one that is turned, [DEPTH, SIDE]: an odd number of pieces */
-static constexpr int STRIDE = DEPTH + PIECE, TURNED_STRIDE = SIDE + PIECE, TILE = SIDE * STRIDE;
-static_assert(DEPTH * TURNED_STRIDE <= TILE, "a turned tile has room, too");
+static constexpr int STRIDE = DEPTH + PIECE, TRANSPOSED_STRIDE = SIDE + PIECE, TILE = SIDE * STRIDE;
+static_assert(DEPTH * TRANSPOSED_STRIDE <= TILE, "a turned tile has room, too");
 
 struct launch_grouped {
     launch_matrix a, b, c;
@@ -63,17 +63,17 @@ DEVICE bool find_rows(int32_t &expert, int32_t &first, int32_t &end, const launc
 
 /* Gives the block's operands of SIDE_OF rows and columns, and its output; false: no tile is left. grid: tiles of rows
  * times `across` tiles of columns */
-template <typename T, bool B_TURNED, int SIDE_OF>
+template <typename T, bool B_TRANSPOSED, int SIDE_OF>
 DEVICE bool rows_of(grouped_part<T> &of, T *&to, const launch_grouped &in, int32_t across)
 {
     int32_t tile = (int32_t)blockIdx.x / across, column = ((int32_t)blockIdx.x - tile * across) * SIDE_OF;
     int32_t expert, first, end;
     if (!find_rows(expert, first, end, in, tile, SIDE_OF))
         return false;
-    int64_t weight = B_TURNED ? expert * in.k * in.b.pitch + column : (expert * in.n + column) * in.b.pitch;
+    int64_t weight = B_TRANSPOSED ? expert * in.k * in.b.pitch + column : (expert * in.n + column) * in.b.pitch;
     of.a = (const T *)in.a.at + first * in.a.pitch;
     of.b = (const T *)in.b.at + (expert < 0 ? 0 : weight);
-    of.bias = !B_TURNED && in.bias && expert >= 0 ? (const T *)in.bias + expert * in.n + column : nullptr;
+    of.bias = !B_TRANSPOSED && in.bias && expert >= 0 ? (const T *)in.bias + expert * in.n + column : nullptr;
     of.m = end - first < SIDE_OF ? end - first : SIDE_OF;
     of.n = (int32_t)in.n - column;
     of.depth = expert < 0 ? 0 : (int32_t)in.k;
@@ -98,46 +98,46 @@ template <typename T, int SIDE_OF> DEVICE grouped_part<T> sums_of(float *&to, co
 /* ---- tiles of 16 bits -------------------------------------------------------------------------------------------- */
 
 /* Copies [SIDE, DEPTH] of an operand into a tile, or turned [DEPTH, SIDE]; zeros beyond `across` and `depth`. */
-template <bool TURNED, typename T>
+template <bool TRANSPOSED, typename T>
 DEVICE void fetch(T *tile, const T *from, int64_t pitch, int32_t across, int32_t depth)
 {
-    constexpr int PIECES = (TURNED ? SIDE : DEPTH) / PIECE, STEP = TURNED ? TURNED_STRIDE : STRIDE;
+    constexpr int PIECES = (TRANSPOSED ? SIDE : DEPTH) / PIECE, STEP = TRANSPOSED ? TRANSPOSED_STRIDE : STRIDE;
     for (int i = (int)threadIdx.x; i < SIDE * DEPTH / PIECE; i += GROUPED_THREADS) {
         int row = i / PIECES, column = i % PIECES * PIECE;
-        bool valid = TURNED ? row < depth && column < across : row < across && column < depth;
+        bool valid = TRANSPOSED ? row < depth && column < across : row < across && column < depth;
         copy_async(tile + row * STEP + column, valid ? from + row * pitch + column : from, valid);
     }
 }
 
 /* Loads the fragment of A of rows [row, row + 16) and steps [k, k + 16), and B's of columns [column, column + 16). */
-template <bool TURNED, typename T> DEVICE void load_left(uint32_t (&to)[4], const T *tile, int row, int k)
+template <bool TRANSPOSED, typename T> DEVICE void load_left(uint32_t (&to)[4], const T *tile, int row, int k)
 {
     int lane = (int)threadIdx.x % WARP;
-    if constexpr (TURNED)
-        load_matrix_transposed(to, tile + (k + lane % 8 + lane / 16 * 8) * TURNED_STRIDE + row + lane / 8 % 2 * 8);
+    if constexpr (TRANSPOSED)
+        load_matrix_transposed(to, tile + (k + lane % 8 + lane / 16 * 8) * TRANSPOSED_STRIDE + row + lane / 8 % 2 * 8);
     else
         load_matrix(to, tile + (row + lane % 16) * STRIDE + k + lane / 16 * 8);
 }
 
-template <bool TURNED, typename T> DEVICE void load_right(uint32_t (&to)[4], const T *tile, int column, int k)
+template <bool TRANSPOSED, typename T> DEVICE void load_right(uint32_t (&to)[4], const T *tile, int column, int k)
 {
     int lane = (int)threadIdx.x % WARP;
-    if constexpr (TURNED)
-        load_matrix_transposed(to, tile + (k + lane % 16) * TURNED_STRIDE + column + lane / 16 * 8);
+    if constexpr (TRANSPOSED)
+        load_matrix_transposed(to, tile + (k + lane % 16) * TRANSPOSED_STRIDE + column + lane / 16 * 8);
     else
         load_matrix(to, tile + (column + lane % 8 + lane / 16 * 8) * STRIDE + k + lane / 8 % 2 * 8);
 }
 
 /* c += A B of the block's part, this warp's rows and columns of it; shared: STAGES times two tiles */
-template <bool A_TURNED, bool B_TURNED, typename T>
+template <bool A_TRANSPOSED, bool B_TRANSPOSED, typename T>
 DEVICE void multiply(float (&c)[MT][NT][4], const grouped_part<T> &of, int64_t a_pitch, int64_t b_pitch, T *shared)
 {
     int warp = (int)threadIdx.x / WARP, row = warp / 4 * WARP_ROWS, column = warp % 4 * WARP_COLUMNS;
     auto fetch_step = [&](int32_t k) {
         T *a = shared + k / DEPTH % STAGES * 2 * TILE;
         if (k < of.depth) {
-            fetch<A_TURNED>(a, of.a + (A_TURNED ? k * a_pitch : k), a_pitch, of.m, of.depth - k);
-            fetch<B_TURNED>(a + TILE, of.b + (B_TURNED ? k * b_pitch : k), b_pitch, of.n, of.depth - k);
+            fetch<A_TRANSPOSED>(a, of.a + (A_TRANSPOSED ? k * a_pitch : k), a_pitch, of.m, of.depth - k);
+            fetch<B_TRANSPOSED>(a + TILE, of.b + (B_TRANSPOSED ? k * b_pitch : k), b_pitch, of.n, of.depth - k);
         }
         copy_commit();
     };
@@ -150,11 +150,11 @@ DEVICE void multiply(float (&c)[MT][NT][4], const grouped_part<T> &of, int64_t a
         UNROLL for (int i = 0; i < DEPTH; i += 16)
         {
             uint32_t left[MT][4];
-            UNROLL for (int m = 0; m < MT; m++) load_left<A_TURNED>(left[m], a, row + m * 16, i);
+            UNROLL for (int m = 0; m < MT; m++) load_left<A_TRANSPOSED>(left[m], a, row + m * 16, i);
             UNROLL for (int n = 0; n < NT; n += 2)
             {
                 uint32_t right[4];
-                load_right<B_TURNED>(right, b, column + n * 8, i);
+                load_right<B_TRANSPOSED>(right, b, column + n * 8, i);
                 UNROLL for (int m = 0; m < MT; m++)
                 {
                     multiply_add(c[m][n], left[m], right[0], right[1], T());
@@ -175,20 +175,20 @@ template <typename F> DEVICE void each_pair(const float (&c)[MT][NT][4], F f)
         f(row + m * 16 + half * 8, column + n * 8, c[m][n][half * 2], c[m][n][half * 2 + 1]);
 }
 
-/* y = x w_e^T, or B_TURNED dx = dy w_e */
-template <typename T, bool B_TURNED> KERNEL(GROUPED_THREADS, 2) grouped_rows_kernel(launch_grouped in, int32_t across)
+/* y = x w_e^T, or B_TRANSPOSED dx = dy w_e */
+template <typename T, bool B_TRANSPOSED> KERNEL(GROUPED_THREADS, 2) grouped_rows_kernel(launch_grouped in, int32_t across)
 {
     SHARED_DYNAMIC(dynamic);
     grouped_part<T> of;
     T *to;
-    if (!rows_of<T, B_TURNED, SIDE>(of, to, in, across))
+    if (!rows_of<T, B_TRANSPOSED, SIDE>(of, to, in, across))
         return;
     float c[MT][NT][4] = {};
-    multiply<false, B_TURNED>(c, of, in.a.pitch, in.b.pitch, reinterpret_cast<T *>(dynamic));
+    multiply<false, B_TRANSPOSED>(c, of, in.a.pitch, in.b.pitch, reinterpret_cast<T *>(dynamic));
     each_pair(c, [&](int i, int j, float one, float other) {
         if (i >= of.m || j >= of.n)
             return;
-        if (!B_TURNED && of.bias) { /* dx has none: its registers would not suffice */
+        if (!B_TRANSPOSED && of.bias) { /* dx has none: its registers would not suffice */
             one += to_float(of.bias[j]);
             other += to_float(of.bias[j + 1]);
         }
@@ -219,17 +219,17 @@ template <typename T> KERNEL(GROUPED_THREADS, 2) grouped_sums_kernel(launch_grou
 static constexpr int PLAIN = 64, PLAIN_DEPTH = 16, EACH = 4; /* a thread has 4 by 4 elements, 16 apart */
 
 /* Copies [PLAIN, PLAIN_DEPTH] of an operand as fp32, k first. */
-template <bool TURNED, typename T>
+template <bool TRANSPOSED, typename T>
 DEVICE void load_plain(float *tile, const T *from, int64_t pitch, int32_t across, int32_t depth)
 {
     for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_DEPTH; i += GROUPED_THREADS) {
-        int row = TURNED ? i % PLAIN : i / PLAIN_DEPTH, k = TURNED ? i / PLAIN : i % PLAIN_DEPTH;
+        int row = TRANSPOSED ? i % PLAIN : i / PLAIN_DEPTH, k = TRANSPOSED ? i / PLAIN : i % PLAIN_DEPTH;
         bool valid = row < across && k < depth;
-        tile[k * (PLAIN + 1) + row] = valid ? to_float(from[TURNED ? k * pitch + row : row * pitch + k]) : 0.0f;
+        tile[k * (PLAIN + 1) + row] = valid ? to_float(from[TRANSPOSED ? k * pitch + row : row * pitch + k]) : 0.0f;
     }
 }
 
-template <bool A_TURNED, bool B_TURNED, typename T>
+template <bool A_TRANSPOSED, bool B_TRANSPOSED, typename T>
 DEVICE void multiply_plain(float (&c)[EACH][EACH], const grouped_part<T> &of, int64_t a_pitch, int64_t b_pitch)
 {
     SHARED(float, a, PLAIN_DEPTH *(PLAIN + 1));
@@ -237,8 +237,8 @@ DEVICE void multiply_plain(float (&c)[EACH][EACH], const grouped_part<T> &of, in
     int row = (int)threadIdx.x / 16, column = (int)threadIdx.x % 16;
     for (int32_t k = 0; k < of.depth; k += PLAIN_DEPTH) {
         block_barrier(); /* the last step has been read */
-        load_plain<A_TURNED>(a, of.a + (A_TURNED ? k * a_pitch : k), a_pitch, of.m, of.depth - k);
-        load_plain<B_TURNED>(b, of.b + (B_TURNED ? k * b_pitch : k), b_pitch, of.n, of.depth - k);
+        load_plain<A_TRANSPOSED>(a, of.a + (A_TRANSPOSED ? k * a_pitch : k), a_pitch, of.m, of.depth - k);
+        load_plain<B_TRANSPOSED>(b, of.b + (B_TRANSPOSED ? k * b_pitch : k), b_pitch, of.n, of.depth - k);
         block_barrier(); /* this step is there */
         UNROLL for (int i = 0; i < PLAIN_DEPTH; i++)
         {
@@ -254,14 +254,14 @@ DEVICE void multiply_plain(float (&c)[EACH][EACH], const grouped_part<T> &of, in
     }
 }
 
-template <typename T, bool B_TURNED> KERNEL(GROUPED_THREADS, 2) grouped_rows_plain(launch_grouped in, int32_t across)
+template <typename T, bool B_TRANSPOSED> KERNEL(GROUPED_THREADS, 2) grouped_rows_plain(launch_grouped in, int32_t across)
 {
     grouped_part<T> of;
     T *to;
-    if (!rows_of<T, B_TURNED, PLAIN>(of, to, in, across))
+    if (!rows_of<T, B_TRANSPOSED, PLAIN>(of, to, in, across))
         return;
     float c[EACH][EACH] = {};
-    multiply_plain<false, B_TURNED>(c, of, in.a.pitch, in.b.pitch);
+    multiply_plain<false, B_TRANSPOSED>(c, of, in.a.pitch, in.b.pitch);
     UNROLL for (int m = 0; m < EACH; m++) UNROLL for (int n = 0; n < EACH; n++)
     {
         int i = (int)threadIdx.x / 16 + m * 16, j = (int)threadIdx.x % 16 + n * 16;
@@ -324,16 +324,16 @@ static unsigned row_blocks(const launch_grouped *of, int high, int64_t across)
     return (unsigned)((of->rows / high + of->experts + 1) * across);
 }
 
-template <typename T, bool B_TURNED> static int run_rows(cudaStream_t stream, const launch_grouped *of)
+template <typename T, bool B_TRANSPOSED> static int run_rows(cudaStream_t stream, const launch_grouped *of)
 {
     if constexpr (sizeof(T) == 2)
         if (in_pieces(of)) {
             int64_t across = divide_up(of->n, SIDE);
-            return launch(grouped_rows_kernel<T, B_TURNED>, row_blocks(of, SIDE, across), GROUPED_THREADS,
+            return launch(grouped_rows_kernel<T, B_TRANSPOSED>, row_blocks(of, SIDE, across), GROUPED_THREADS,
                           GROUPED_SHARED, stream, *of, (int32_t)across);
         }
     int64_t across = divide_up(of->n, PLAIN);
-    return launch(grouped_rows_plain<T, B_TURNED>, row_blocks(of, PLAIN, across), GROUPED_THREADS, 0, stream, *of,
+    return launch(grouped_rows_plain<T, B_TRANSPOSED>, row_blocks(of, PLAIN, across), GROUPED_THREADS, 0, stream, *of,
                   (int32_t)across);
 }
 
@@ -369,12 +369,12 @@ static launch_grouped grouped_operands(const op *o, const run_context *r)
 
 /* c[rows, n] T, row by row: a[rows, k] T times the expert's b_e[n, k] T transposed, or b_e[k, n], plus its bias; b
  * stacks the experts' matrices. Rows without an expert become zeros. */
-template <bool B_TURNED> static void multiply_rows(const op *o, const run_context *r)
+template <bool B_TRANSPOSED> static void multiply_rows(const op *o, const run_context *r)
 {
     launch_grouped of = grouped_operands(o, r);
     of.k = o->in[0]->shape[1];
     cuda_launched(o, with_type(o->in[0]->type,
-                               [&](auto t) { return run_rows<decltype(t), B_TURNED>((cudaStream_t)r->stream, &of); }));
+                               [&](auto t) { return run_rows<decltype(t), B_TRANSPOSED>((cudaStream_t)r->stream, &of); }));
 }
 
 CUDA_OP(grouped_linear, multiply_rows<false>(o, r))

@@ -64,7 +64,7 @@ template <> struct pairs_of<true> {
 
 /* The part of each head that rotates: 2 half elements, in q after `front` others. `copied` elements stay as they are:
  * the front ones, which a head of k does not have, then the ones past the rotated part. */
-struct turned_part {
+struct rotated_part {
     int32_t half, front, copied;
 };
 
@@ -72,19 +72,19 @@ struct turned_part {
  * back. A thread handles V pairs of one of the `all` heads of q and k, or copies V elements. */
 template <typename T, int V, bool INTERLEAVED>
 KERNEL(THREADS, 4)
-rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float *table, int64_t items,
-          int64_t table_pitch, turned_part part, int32_t all, float sign)
+rope_rotate(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float *table, int64_t items,
+          int64_t table_pitch, rotated_part part, int32_t all, float sign)
 {
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (item >= items)
         return;
-    int32_t half = part.half, turned = half / V, pieces = turned + part.copied / V;
+    int32_t half = part.half, rotated_pieces = half / V, pieces = rotated_pieces + part.copied / V;
     int32_t piece = (int32_t)(item % pieces), head = (int32_t)(item / pieces % all);
     int64_t token = item / pieces / all;
     int32_t front = head < x.heads ? part.front : 0;
-    if (piece >= turned) {
+    if (piece >= rotated_pieces) {
         float a[V];
-        int32_t column = (piece - turned) * V;
+        int32_t column = (piece - rotated_pieces) * V;
         if (column >= part.front)
             column += front + 2 * half - part.front;
         else if (front == 0)
@@ -206,7 +206,7 @@ void cuda_rope(const op *o, const run_context *r)
     const tensor *const t[] = {o->out[0], o->out[1], o->in[0], o->in[1]}, *table = o->in[3];
     const int32_t rotated = (int32_t)table->shape[1], size = o->at.head_size, all = o->at.heads + latent_key_heads(o);
     bool in_place = data(t[0], r) == data(t[2], r) && data(t[1], r) == data(t[3], r);
-    turned_part part = {rotated / 2, (int32_t)latent_unrotated(o), in_place ? 0 : size - rotated};
+    rotated_part part = {rotated / 2, (int32_t)latent_unrotated(o), in_place ? 0 : size - rotated};
     auto is_wide = [&](int vector) {
         bool wide = part.half % vector == 0 && size % vector == 0 && part.front % vector == 0 &&
                     table->pitch % 4 == 0 && aligned(data(table, r), 16);
@@ -217,7 +217,7 @@ void cuda_rope(const op *o, const run_context *r)
     cuda_launched(o, with_access(o->in[0]->type, is_wide, [&](auto type, auto v) {
                       using T = decltype(type);
                       int64_t items = t[2]->shape[0] * all * ((part.half + part.copied) / v());
-                      auto kernel = o->at.interleaved ? rope_turn<T, v(), true> : rope_turn<T, v(), false>;
+                      auto kernel = o->at.interleaved ? rope_rotate<T, v(), true> : rope_rotate<T, v(), false>;
                       return launch(kernel, blocks_for(items, THREADS), THREADS, 0, r->stream,
                                     rows_of<T>(o, r, t[0], t[1]), rows_of<T>(o, r, t[2], t[3]),
                                     data<const int32_t>(o->in[2], r), data<const float>(table, r), items, table->pitch,

@@ -30,7 +30,7 @@ STANDIN_OBJ  := $(STANDIN_SRC:%.c=$(BUILD)/cuda/%.o)
 STANDIN_HOST := $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o) $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
 # the op table's cuda_NAME through tests/cuda/standin/ops.c, and others whose order with the device's work is looked at
 STANDIN_WRAP := $(shell sed -n 's/^OP.\([a-z_]*\),.*/-Wl,--wrap=cuda_\1/p' kernels/table/ops.def) \
-                -Wl,--wrap=launch_mark -Wl,--wrap=launch_sum_bits -Wl,--wrap=launch_settle_bits -Wl,--wrap=updates_add -Wl,--wrap=updates_launch -Wl,--wrap=samples_read \
+                -Wl,--wrap=launch_mark -Wl,--wrap=launch_sum_bits -Wl,--wrap=launch_finish_bits -Wl,--wrap=updates_add -Wl,--wrap=updates_launch -Wl,--wrap=samples_read \
                 -Wl,--wrap=executor_ahead -Wl,--wrap=warming_play
 
 # phalanx itself, its CUDA device linked in, on the stand-ins

@@ -25,7 +25,7 @@ KERNEL(WARP, 1) check_copies(uint32_t *out, const uint32_t *in)
 }
 
 /* in: 16-bit [16, 16]; out: [lane][4] registers, of two neighbours each */
-KERNEL(WARP, 1) check_matrices(uint32_t *out, const uint32_t *in, bool turned)
+KERNEL(WARP, 1) check_matrices(uint32_t *out, const uint32_t *in, bool transposed)
 {
     SHARED(uint32_t, tile, PAIRS);
     int lane = (int)threadIdx.x;
@@ -34,7 +34,7 @@ KERNEL(WARP, 1) check_matrices(uint32_t *out, const uint32_t *in, bool turned)
     warp_barrier();
     uint32_t got[4];
     const uint32_t *row = tile + (lane % 8 + lane / 8 % 2 * 8) * (SIDE / 2) + lane / 16 * 4;
-    if (turned)
+    if (transposed)
         load_matrix_transposed(got, row);
     else
         load_matrix(got, row);
@@ -111,13 +111,13 @@ static double copies_error(const void *out, const void *in)
     return words_differ((const uint32_t *)out, want, WARP * 4);
 }
 
-template <bool TURNED> static double matrices_error(const void *out, const void *in)
+template <bool TRANSPOSED> static double matrices_error(const void *out, const void *in)
 {
     const uint16_t *from = (const uint16_t *)in;
     uint16_t want[WARP * 4 * 2];
     for (int i = 0; i < WARP * 4 * 2; i++) {
         int lane = i / 8, matrix = i / 2 % 4, row = lane / 4, column = 2 * (lane % 4) + i % 2;
-        int r = TURNED ? column : row, c = TURNED ? row : column;
+        int r = TRANSPOSED ? column : row, c = TRANSPOSED ? row : column;
         want[i] = from[(r + matrix % 2 * 8) * SIDE + c + matrix / 2 * 8];
     }
     uint32_t words[WARP * 4];
@@ -242,9 +242,9 @@ template <typename T> static void product_input(void *in)
 /* ---- the table
  * -------------------------------------------------------------------------------------------------------- */
 
-template <bool TURNED> static int launch_matrices(void *stream, void *out, const void *in)
+template <bool TRANSPOSED> static int launch_matrices(void *stream, void *out, const void *in)
 {
-    return launch(check_matrices, 1, WARP, 0, stream, (uint32_t *)out, (const uint32_t *)in, TURNED);
+    return launch(check_matrices, 1, WARP, 0, stream, (uint32_t *)out, (const uint32_t *)in, TRANSPOSED);
 }
 
 template <typename Out, typename In, void (*CHECK)(Out *, const In *)>

@@ -47,7 +47,7 @@ typedef struct launch_bytes {
 int launch_sum_bits(void *stream, uint64_t *total, const launch_bytes *of);
 /* Clears *total. note NULL: moves it to *sum; else, if it differs from *sum and note[0] is 0, sets note to {what,
  * *step}. */
-int launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
+int launch_finish_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
                        const int64_t *step);
 
 /* ---- update.cu ------------------------------------------------------------------------------------------------- */

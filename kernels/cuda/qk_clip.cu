@@ -6,7 +6,7 @@
 static constexpr int THREADS = 256, WARPS = THREADS / WARP;
 
 /* y[row] = the maximum of x[row, columns], and of y[row] if it accumulates; grid (rows) */
-KERNEL(THREADS, 4) largest_of_row(float *y, const float *x, int64_t columns, int64_t pitch, bool accumulate)
+KERNEL(THREADS, 4) max_logit_of_row(float *y, const float *x, int64_t columns, int64_t pitch, bool accumulate)
 {
     SHARED(float, part, WARPS);
     float most = -INFINITY;
@@ -25,8 +25,8 @@ KERNEL(THREADS, 4) largest_of_row(float *y, const float *x, int64_t columns, int
 
 /* The attributes of the op qk_factors; peaks: the max logits, rows of `heads`, `layers` rows for each rank. */
 struct launch_qk_factors {
-    const float *peaks;
-    int64_t peak_rows, layers, layer;
+    const float *max_logits;
+    int64_t max_logit_rows, layers, layer;
     int32_t heads, blocks, size, whole;
     float threshold;
 };
@@ -39,8 +39,8 @@ KERNEL(THREADS, 4) factors_of_rows(float *factors, int64_t rows, launch_qk_facto
     bool whole;
     int32_t head = heads_of_clipped_row(&whole, first, of.heads, of.blocks, of.size, of.whole);
     float most = 0;
-    for (int64_t row = of.layer + lane * of.layers; head >= 0 && row < of.peak_rows; row += WARP * of.layers)
-        most = fmaxf(most, of.peaks[row * of.heads + head]);
+    for (int64_t row = of.layer + lane * of.layers; head >= 0 && row < of.max_logit_rows; row += WARP * of.layers)
+        most = fmaxf(most, of.max_logits[row * of.heads + head]);
     most = warp_largest(most);
     float gamma = most > of.threshold && most < INFINITY ? of.threshold / most : 1.0f;
     for (int64_t row = first + lane; row < first + of.size && row < rows; row += WARP) {
@@ -49,11 +49,11 @@ KERNEL(THREADS, 4) factors_of_rows(float *factors, int64_t rows, launch_qk_facto
     }
 }
 
-void cuda_largest(const op *o, const run_context *r)
+void cuda_max_logit(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0];
     const int64_t rows = o->out[0]->shape[0], columns = x->shape[x->dims == 2];
-    auto kernel = largest_of_row;
+    auto kernel = max_logit_of_row;
     if (rows > 0)
         LAUNCH(kernel, (unsigned)rows, THREADS, 0, (cudaStream_t)r->stream, data<float>(o->out[0], r),
                data<const float>(x, r), columns, x->dims == 2 ? x->pitch : columns, o->at.accumulate != OP_WRITES);
@@ -62,11 +62,11 @@ void cuda_largest(const op *o, const run_context *r)
 
 void cuda_qk_factors(const op *o, const run_context *r)
 {
-    const tensor *peaks = o->in[0];
+    const tensor *max_logits = o->in[0];
     const op_qk_clip &as = o->at.qk;
     const int64_t rows = o->out[0]->shape[0];
-    const launch_qk_factors of = {whole<const float>(o, peaks, r),
-                                  peaks->shape[0],
+    const launch_qk_factors of = {whole<const float>(o, max_logits, r),
+                                  max_logits->shape[0],
                                   o->at.rows,
                                   o->at.first,
                                   as.heads,

@@ -65,12 +65,12 @@ tensor *record_attention(recorder *r, const char *name, const record_qkv *in, te
 }
 
 tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
-                               tensor *token_positions, tensor *peaks, const op_attributes *at)
+                               tensor *token_positions, tensor *max_logits, const op_attributes *at)
 {
     const op attention = {
         .kind = OP_attention, .in = {in->q, in->k, in->v, document_start, token_positions}, .at = *at};
     const op *made = recorder_record(r, name, &attention, 7, NULL);
-    const op note = {.kind = OP_largest, .in = {made->out[2]}, .out = {peaks}, .at.accumulate = OP_WRITES_FIRST};
+    const op note = {.kind = OP_max_logit, .in = {made->out[2]}, .out = {max_logits}, .at.accumulate = OP_WRITES_FIRST};
     recorder_record(r, "attention/largest", &note, 0, NULL);
     return made->out[0];
 }

@@ -183,7 +183,8 @@ tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back)
 {
     const recorder_grid *g = &r->grid;
     unsigned coordinates = g->divided | (unsigned)g->sequence << AXIS_COORDINATE_TENSOR;
-    unsigned blocks = g->group[AXIS_EXPERT].slots | g->group[AXIS_HOLDERS].slots, from = back ? blocks : coordinates;
+    unsigned blocks = g->group[AXIS_EXPERT].slots | g->group[AXIS_EXPERT_DATA].slots,
+             from = back ? blocks : coordinates;
     if (coordinates == 0)
         return x;
     MUST(slots_of_rows(x) == from, "%s: its rows are not divided as experts' tokens are", x->name);

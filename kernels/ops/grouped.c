@@ -13,7 +13,7 @@ grouped_product grouped_of(const op *o)
     p.m = sums ? p.a->shape[1] : 0;
     p.n = p.c->shape[1];
     p.k = sums ? 0 : p.a->shape[1];
-    p.b_turned = !sums && !input;
+    p.b_transposed = !sums && !input;
     return p;
 }
 

@@ -59,11 +59,11 @@ matrix_product product_of(const op *o)
     const form *f = form_of(o);
     tensor *third = o->in[2];
     matrix_product p = {.a = o->in[0], .b = o->in[1], .c = o->out[0], .accumulates = f->accumulates};
-    p.a_turned = f->in[0][0] == 'k';
-    p.b_turned = f->in[1][0] == 'n';
+    p.a_transposed = f->in[0][0] == 'k';
+    p.b_transposed = f->in[1][0] == 'n';
     p.m = p.c->shape[0];
     p.n = p.c->shape[1];
-    p.k = p.a->shape[p.a_turned ? 0 : 1];
+    p.k = p.a->shape[p.a_transposed ? 0 : 1];
     p.bias = f->third == BIAS ? third : NULL;
     p.added = f->third == ADDEND ? third : f->accumulates && o->at.accumulate != OP_WRITES ? p.c : NULL;
     p.gelu = f->keeps_gelu ? o->out[1] : f->third == GELU ? third : NULL;
@@ -75,7 +75,7 @@ double product_flops(const matrix_product *p)
     return 2 * (double)p->m * (double)p->k * (double)p->n;
 }
 
-void product_settle(const program *body, precision_kind kind)
+void product_check_types(const program *body, precision_kind kind)
 {
     const precision_row *row = precision_row_of(kind);
     for (int k = 0; k < body->count; k++) {
@@ -108,8 +108,8 @@ static void infer_product(op *o)
     }
     const tensor *a = o->in[0], *b = o->in[1];
     OPERANDS_CHECK(infer_is_activation(a) && b->dims == 2, f->takes);
-    bool turned = f->in[0][0] == 'k';
-    const int64_t size[] = {a->shape[turned], b->shape[f->in[1][0] == 'k'], a->shape[!turned]};
+    bool transposed = f->in[0][0] == 'k';
+    const int64_t size[] = {a->shape[transposed], b->shape[f->in[1][0] == 'k'], a->shape[!transposed]};
     for (int i = 0; i < 3; i++)
         OPERANDS_CHECK(!o->in[i] || fits(o->in[i], f->in[i], (dtype)a->type, size), f->takes);
     OPERANDS_CHECK(!f->accumulates || infer_is_matrix(o->out[0], DTYPE_FP32, size[0], size[1]), f->takes);

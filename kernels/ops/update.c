@@ -91,7 +91,7 @@ GRADIENTLESS(muon, (op_cost){3 * cost_elements(o->in[0]), cost_traffic(o, 2)})
 
 /* ---- QK-clip: the max logits of attention's heads, and the factors of weights' rows that follow from them -------- */
 
-void infer_largest(op *o)
+void infer_max_logit(op *o)
 {
     const tensor *x = o->in[0];
     OPERANDS_CHECK(x->type == DTYPE_FP32 && (x->dims == 1 || x->dims == 2), "x[rows, columns] or x[columns] fp32");
@@ -99,15 +99,16 @@ void infer_largest(op *o)
     operands_place(o, "0>0 1>0"); /* each rank that divides columns has a max of its own */
 }
 
-GRADIENTLESS(largest, cost_each(o, 1, 1))
+GRADIENTLESS(max_logit, cost_each(o, 1, 1))
 
 void infer_qk_factors(op *o)
 {
-    const tensor *peaks = o->in[0], *factors = o->out[0];
+    const tensor *max_logits = o->in[0], *factors = o->out[0];
     const op_qk_clip *as = &o->at.qk;
-    OPERANDS_CHECK(as->heads > 0 && infer_is_matrix(peaks, DTYPE_FP32, peaks->shape[0], as->heads) && o->at.rows > 0 &&
-                       peaks->shape[0] % o->at.rows == 0 && o->at.first >= 0 && o->at.first < o->at.rows,
-                   "peaks fp32[ranks layers, heads], attributes.rows layers");
+    OPERANDS_CHECK(as->heads > 0 && infer_is_matrix(max_logits, DTYPE_FP32, max_logits->shape[0], as->heads) &&
+                       o->at.rows > 0 && max_logits->shape[0] % o->at.rows == 0 && o->at.first >= 0 &&
+                       o->at.first < o->at.rows,
+                   "max_logits fp32[ranks layers, heads], attributes.rows layers");
     OPERANDS_CHECK(as->threshold > 0 && as->size > 0 && as->whole >= 0 && as->whole <= as->size && as->blocks >= 0 &&
                        infer_is_vector(factors, DTYPE_FP32, factors->shape[0]) &&
                        (int64_t)as->blocks * as->size <= factors->shape[0],

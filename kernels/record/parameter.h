@@ -25,7 +25,7 @@ typedef struct parameter_piece {
 enum { PARAMETER_COPIES = 3 };
 
 /* Other holders of some of a parameter: the ranks along an axis, rows (of a vector: elements) from `from` on. The first
- * of them counts and writes these (engine/compile/model/duty.h). */
+ * of them counts and writes these (engine/compile/model/owner_role.h). */
 typedef struct parameter_copies {
     axis along;
     int64_t from;

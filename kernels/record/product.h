@@ -10,11 +10,11 @@
 typedef struct matrix_product {
     int64_t m, n, k;
     tensor *a, *b, *c;
-    bool a_turned, b_turned; /* A lies as [k, m]; B lies as [n, k] */
-    bool accumulates;        /* C is a "+=" output: the product may be added to it, and is where `added` is C */
-    tensor *bias;            /* [n], added to each row; or NULL */
-    tensor *added;           /* [m, n], added to the product: an addend, or C; or NULL */
-    tensor *gelu;            /* [m, n] fused with it: z, written before y = gelu(z), or read for dz; or NULL */
+    bool a_transposed, b_transposed; /* A lies as [k, m]; B lies as [n, k] */
+    bool accumulates;                /* C is a "+=" output: the product may be added to it, and is where `added` is C */
+    tensor *bias;                    /* [n], added to each row; or NULL */
+    tensor *added;                   /* [m, n], added to the product: an addend, or C; or NULL */
+    tensor *gelu;                    /* [m, n] fused with it: z, written before y = gelu(z), or read for dz; or NULL */
 } matrix_product;
 
 typedef enum product_side { PRODUCT_M, PRODUCT_N, PRODUCT_K } product_side;
@@ -27,7 +27,7 @@ double product_flops(const matrix_product *p);
 int product_input_dim(const op *o, int i, product_side side);
 /* Decides the types of the products, grouped ones among them, that a body has recorded: each operand lies in the type
  * that the precision's row says, or the process dies. */
-void product_settle(const program *body, precision_kind kind);
+void product_check_types(const program *body, precision_kind kind);
 
 /* A product of matrices, or one of each expert's. */
 static inline bool product_multiplies(const op *o)

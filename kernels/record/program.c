@@ -78,7 +78,7 @@ static bool replaces(const op *o, tensor *t)
 }
 
 /* Gives `t`, inferred, the bytes of `at`. */
-static void settle(const op *o, tensor *t, tensor *at)
+static void share_bytes(const op *o, tensor *t, tensor *at)
 {
     OPERANDS_CHECK(same_shape(t, at), "the result has another shape or type than what it is to be stored in");
     OPERANDS_CHECK(replaces(o, at) || same_place(t, at),
@@ -121,7 +121,7 @@ op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into)
     operands_infer(o);
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (into && into[i])
-            settle(o, o->out[i], into[i]);
+            share_bytes(o, o->out[i], into[i]);
         if (!there[i])
             continue;
         OPERANDS_CHECK(same_shape(&inferred[i], there[i]) && same_place(&inferred[i], there[i]),

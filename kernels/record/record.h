@@ -54,7 +54,7 @@ tensor *record_attention(recorder *r, const char *name, const record_qkv *in, te
 /* Records the same without sinks and a cap; peaks fp32[heads] become the max logit of each head over the step's
  * micro-batches. */
 tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
-                               tensor *token_positions, tensor *peaks, const op_attributes *at);
+                               tensor *token_positions, tensor *max_logits, const op_attributes *at);
 /* Puts rows of x at their positions among all. */
 tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *token_positions);
 tensor *record_copy(recorder *r, const char *name, tensor *x);
@@ -133,6 +133,6 @@ tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x);
 /* Sends equally many rows to each rank, in rank order, and returns the rows that each rank has for this one. */
 tensor *record_all_to_all(recorder *r, const char *name, axis a, tensor *x);
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x);
-/* Converts rows divided by the coordinates to rows of AXIS_EXPERT and AXIS_HOLDERS, or back. */
+/* Converts rows divided by the coordinates to rows of AXIS_EXPERT and AXIS_EXPERT_DATA, or back. */
 tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back);
 tensor *record_copy_to_shards(recorder *r, const char *name, axis a, tensor *x);

@@ -150,9 +150,9 @@ static op *record(recorder *r, place_of where, const op *like, unsigned outputs,
     made.microbatch = -1;
     made.joined = r->joined;
     made.index = r->body[to].count;
-    made.lasting = made.index - r->remade_ops;
-    made.remade = r->remade && to == PHASE_FORWARD;
-    r->remade_ops += made.remade;
+    made.lasting = made.index - r->recomputed_ops;
+    made.recomputed = r->recomputed && to == PHASE_FORWARD;
+    r->recomputed_ops += made.recomputed;
     op *o = op_make(r->pool, &made, outputs, into);
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (o->out[i] && o->out[i]->producer == o)
@@ -238,13 +238,13 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
 
 /* ---- differentiation ----------------------------------------------------------------------------------------- */
 
-static bool keep(const recorder *r, const tensor *t)
+static bool is_kept(const recorder *r, const tensor *t)
 {
     const op *o = t->producer;
     if (t->keep || !o)
         return true;
     unsigned flags = op_row_of(o)->flags;
-    if ((flags & OP_GATHER) || o->remade)
+    if ((flags & OP_GATHER) || o->recomputed)
         return false;
     switch (r->recompute) {
     case RECOMPUTE_NONE:
@@ -287,7 +287,7 @@ static tensor *same_columns(recorder *r, const tensor *t, tensor *base)
 static int kept_sum(const recorder *r, const op *o)
 {
     int sum = last_of(op_row_of(o)->out_names);
-    if (!op_has(o, OP_SUMS) || !o->out[sum] || !(keep(r, o->out[sum]) || r->again[o->out[sum]->id]))
+    if (!op_has(o, OP_SUMS) || !o->out[sum] || !(is_kept(r, o->out[sum]) || r->again[o->out[sum]->id]))
         return -1;
     return sum;
 }
@@ -303,7 +303,7 @@ tensor *recorder_use(recorder *r, tensor *t)
         t->class = base->class;
         return base == t->base ? t : (r->again[t->id] = same_columns(r, t, base));
     }
-    if (keep(r, t)) {
+    if (is_kept(r, t)) {
         tensor *root = tensor_root(t);
         if (root->id >= 0)
             root->class = CLASS_KEPT;
@@ -356,7 +356,7 @@ tensor *recorder_flow_into(recorder *r, const tensor *of)
 }
 
 /* `sum` in the columns that are the cotangent of the columns `of`: copied, unless an op has written it there. */
-static tensor *settle_columns(recorder *r, const tensor *of, tensor *sum)
+static tensor *finish_column_sums(recorder *r, const tensor *of, tensor *sum)
 {
     tensor *whole = divided_cotangent(r, of->base);
     if (!r->cotangent[of->id])
@@ -375,7 +375,7 @@ void recorder_flow_set(recorder *r, const tensor *of, tensor *sum)
     if (of->id < 0 || of->id >= r->forward_tensors)
         return;
     MUST(!r->divided[of->id], "%s is read by columns and as a whole: its cotangent has no one place", of->name);
-    r->cotangent[of->id] = is_columns(r, of) ? settle_columns(r, of, sum) : sum;
+    r->cotangent[of->id] = is_columns(r, of) ? finish_column_sums(r, of, sum) : sum;
 }
 
 tensor *recorder_flow_take(recorder *r, const tensor *of)
@@ -420,13 +420,14 @@ tensor *recorder_cotangent(recorder *r, const tensor *t)
 
 void recorder_begin_at(recorder *r, tensor *t, tensor *cotangent)
 {
-    MUST(r->turns < RECORDER_TURNS, "%s: the backward pass of the recording begins in too many places", t->name);
-    r->turned[r->turns] = t;
-    r->turned_cotangent[r->turns++] = cotangent;
+    MUST(r->backward_starts < RECORDER_BACKWARD_STARTS,
+         "%s: the backward pass of the recording begins in too many places", t->name);
+    r->backward_start[r->backward_starts] = t;
+    r->backward_start_cotangent[r->backward_starts++] = cotangent;
 }
 
 /* Keeps the cotangent: it is made in the forward pass and read in the backward pass. */
-void recorder_turn(recorder *r, tensor *t, tensor *cotangent)
+void recorder_start_backward(recorder *r, tensor *t, tensor *cotangent)
 {
     tensor_root(cotangent)->class = CLASS_KEPT;
     cotangent->class = CLASS_KEPT;
@@ -436,9 +437,9 @@ void recorder_turn(recorder *r, tensor *t, tensor *cotangent)
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent)
 {
     recorder_begin_backward(r);
-    MUST(cotangent || r->turns > 0, "nothing to start the backward pass from");
-    for (int i = 0; i < r->turns; i++)
-        r->cotangent[r->turned[i]->id] = r->turned_cotangent[i];
+    MUST(cotangent || r->backward_starts > 0, "nothing to start the backward pass from");
+    for (int i = 0; i < r->backward_starts; i++)
+        r->cotangent[r->backward_start[i]->id] = r->backward_start_cotangent[i];
     if (cotangent)
         r->cotangent[output->id] = cotangent;
     const program *forward = &r->body[PHASE_FORWARD];

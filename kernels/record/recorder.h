@@ -1,4 +1,4 @@
-/* The recorder: turns a layer's calls into ops of a body, and a recorded forward pass into its backward pass.
+/* The recorder: backward_starts a layer's calls into ops of a body, and a recorded forward pass into its backward pass.
  *
  * One recorder records one chunk of layers for one micro-batch, which is the pattern of all: record the forward ops,
  * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns; the recorder
@@ -38,7 +38,7 @@ typedef struct recorder_parameter {
 } recorder_parameter;
 
 /* The most tensors of one recording where the backward pass starts. */
-enum { RECORDER_TURNS = 2 };
+enum { RECORDER_BACKWARD_STARTS = 2 };
 
 typedef struct recorder {
     pool *pool;
@@ -63,15 +63,15 @@ typedef struct recorder {
     int64_t *unwritten;          /* columns of its cotangent that are yet to be written, indexed by its id */
     bool *divided;               /* true if its cotangent is written by columns, indexed by its id */
     int forward_tensors;
-    int layer;           /* layer of ops to come; -1: none */
-    bool remade, joined; /* flags of ops to come (kernels/table/op.h) */
-    int bucket;          /* capacity bucket (bucket) of the program's row capacity for experts */
-    int remade_ops;      /* recomputed ops of the forward pass so far */
-    const op *backward;  /* the op differentiated at present: its site begins the sites of its gradient's ops */
-    int sites;           /* dropout sites so far */
+    int layer;               /* layer of ops to come; -1: none */
+    bool recomputed, joined; /* flags of ops to come (kernels/table/op.h) */
+    int bucket;              /* capacity bucket (bucket) of the program's row capacity for experts */
+    int recomputed_ops;      /* recomputed ops of the forward pass so far */
+    const op *backward;      /* the op differentiated at present: its site begins the sites of its gradient's ops */
+    int sites;               /* dropout sites so far */
     /* Where the backward pass begins: tensors, and their cotangents, of losses or of another body. */
-    tensor *turned[RECORDER_TURNS], *turned_cotangent[RECORDER_TURNS];
-    int turns;
+    tensor *backward_start[RECORDER_BACKWARD_STARTS], *backward_start_cotangent[RECORDER_BACKWARD_STARTS];
+    int backward_starts;
 } recorder;
 
 /* `table`: one for each number below `parameters`. */
@@ -103,7 +103,7 @@ tensor *recorder_weight(recorder *r, const parameter *p);
 /* Starts differentiation at `t`, too; another body makes its cotangent. */
 void recorder_begin_at(recorder *r, tensor *t, tensor *cotangent);
 /* Starts differentiation at `t`, too: a loss has made its cotangent within the forward pass. */
-void recorder_turn(recorder *r, tensor *t, tensor *cotangent);
+void recorder_start_backward(recorder *r, tensor *t, tensor *cotangent);
 /* Assigns ops from now on to the backward pass, for parts differentiated by hand; recorder_differentiate() begins with
  * it. */
 void recorder_begin_backward(recorder *r);

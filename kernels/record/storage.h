@@ -3,9 +3,9 @@
  *
  * The replicas of a parameter (kernels/record/parameter.h) may divide its rows: the rank *owns* rows [own_first,
  * own_first + own_rows), updates them and keeps their optimizer state. Other jobs' owners by row:
- * engine/compile/model/duty.h. Where a setting makes two tensors one (fp32: own_weight and master), they are the same
- * or views of the same bytes. Made by engine/compile/model/storage.c, const afterwards: any number of recordings and
- * programs may read it at a time. The maker of the storage owns the tensors.
+ * engine/compile/model/owner_role.h. Where a setting makes two tensors one (fp32: own_weight and master), they are the
+ * same or views of the same bytes. Made by engine/compile/model/storage.c, const afterwards: any number of recordings
+ * and programs may read it at a time. The maker of the storage owns the tensors.
  */
 #pragma once
 

@@ -190,7 +190,7 @@ typedef struct op {
     int32_t index;      /* index in its program, or in its body while recording */
     bool detached;      /* recorded by hand within the forward pass: differentiation skips it */
     int32_t lasting;    /* its number among the ops of its body that are not recomputed */
-    bool remade;        /* the backward pass recomputes its outputs, whatever else is kept */
+    bool recomputed;    /* the backward pass recomputes its outputs, whatever else is kept */
     bool joined;        /* gradients of its weights are made in the action of its inputs' gradients */
     tensor *in[OP_MAX_IN];
     tensor *out[OP_MAX_OUT];

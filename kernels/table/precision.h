@@ -2,8 +2,8 @@
  * reach.
  *
  * Types are decided here and nowhere else: recording asks for the compute type, the optimizer for the master's, and
- * product_settle() says of each recorded product in which types it multiplies. Later passes read the types of tensors.
- * Rows are constants.
+ * product_check_types() says of each recorded product in which types it multiplies. Later passes read the types of
+ * tensors. Rows are constants.
  */
 #pragma once
 

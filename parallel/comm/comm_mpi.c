@@ -165,7 +165,7 @@ static void post(flight *f, lane *l)
 }
 
 /* Segments finish in any order; `done` counts those finished without a gap. */
-static void settle(flight *f, lane *l)
+static void count_finished(flight *f, lane *l)
 {
     const MPI_Request *requests = f->requests + (l - f->lanes) * f->stride;
     while (l->done < l->posted && requests[l->done % f->stride] == MPI_REQUEST_NULL) {
@@ -212,7 +212,7 @@ static bool flight_advance(flight *f)
     MPI_MUST(MPI_Testsome(f->lanes_used * f->stride, f->requests, &finished, f->indices, MPI_STATUSES_IGNORE));
     bool moved = finished != MPI_UNDEFINED && finished > 0;
     for (int i = 0; i < f->lanes_used; i++)
-        settle(f, &f->lanes[i]);
+        count_finished(f, &f->lanes[i]);
     for (int ready; f->summed < f->segments; moved = true) {
         ready = f->segments;
         for (int i = 0; i < f->contributions; i++)

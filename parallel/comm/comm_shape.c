@@ -75,7 +75,7 @@ typedef struct traffic {
     int64_t bytes, messages, segment;
 } traffic;
 
-static void add(traffic *t, int64_t bytes, int64_t times)
+static void add_traffic(traffic *t, int64_t bytes, int64_t times)
 {
     t->bytes += bytes * times;
     t->messages += (bytes + t->segment - 1) / t->segment * times;
@@ -84,12 +84,12 @@ static void add(traffic *t, int64_t bytes, int64_t times)
 static void add_parts_of_others(traffic *t, const comm_shape *shape)
 {
     for (int i = 0; i < shape->members; i++)
-        add(t, part_bytes(shape, i), i != shape->me);
+        add_traffic(t, part_bytes(shape, i), i != shape->me);
 }
 
 static void add_own_part_to_others(traffic *t, const comm_shape *shape)
 {
-    add(t, part_bytes(shape, shape->me), shape->members - 1);
+    add_traffic(t, part_bytes(shape, shape->me), shape->members - 1);
 }
 
 static void add_all_reduce(traffic *t, const comm_shape *shape)
@@ -101,13 +101,13 @@ static void add_all_reduce(traffic *t, const comm_shape *shape)
 static void add_broadcast(traffic *t, const comm_shape *shape)
 {
     int children[31], parent;
-    add(t, shape->count * dtype_bytes(shape->type),
-        comm_tree(children, &parent, shape->members, shape->me, shape->peer));
+    add_traffic(t, shape->count * dtype_bytes(shape->type),
+                comm_tree(children, &parent, shape->members, shape->me, shape->peer));
 }
 
 static void add_send(traffic *t, const comm_shape *shape)
 {
-    add(t, shape->count * dtype_bytes(shape->type), 1);
+    add_traffic(t, shape->count * dtype_bytes(shape->type), 1);
 }
 
 static void add_nothing(traffic *t, const comm_shape *shape)

@@ -180,7 +180,7 @@ static void write_launch(writer *w, int k)
     const message *m = x->message;
     bool sends = x->taker < 0, meets = m->to < 0;
     w->launched[k] = w->count;
-    w->steps[w->count++] = (lowering_step){.kind = meets   ? LOWERING_MEET
+    w->steps[w->count++] = (lowering_step){.kind = meets   ? LOWERING_EXCHANGE
                                                    : sends ? LOWERING_SEND
                                                            : LOWERING_RECEIVE,
                                            .payload = m->payload,

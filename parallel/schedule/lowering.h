@@ -24,9 +24,9 @@
 
 typedef enum lowering_kind {
     LOWERING_COMPUTE,
-    LOWERING_RECEIVE, /* launch: the buffer must be there from here on */
-    LOWERING_SEND,    /* launch: the buffer must stay untouched until the step that waits for it */
-    LOWERING_MEET,    /* launch of a meeting: both */
+    LOWERING_RECEIVE,  /* launch: the buffer must be there from here on */
+    LOWERING_SEND,     /* launch: the buffer must stay untouched until the step that waits for it */
+    LOWERING_EXCHANGE, /* launch of a meeting: both */
     LOWERING_WAIT,
     LOWERING_KINDS
 } lowering_kind;

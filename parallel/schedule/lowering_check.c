@@ -86,7 +86,7 @@ static status check_meeting(const replay *x, const rank *r, int stage, int i)
 {
     const lowering_step *step = &r->steps[i];
     bool forward;
-    if (step->kind != LOWERING_MEET || !exchange_meets(step->payload) || !x->s->shared)
+    if (step->kind != LOWERING_EXCHANGE || !exchange_meets(step->payload) || !x->s->shared)
         return fail_at(r, stage, i, "it is no meeting of this schedule");
     int g = exchange_taker(&forward, x->s, step->payload, stage);
     if (g < 0)
@@ -124,7 +124,7 @@ static status check_step(const replay *x, const rank *r, int stage, int i)
         return fail_at(r, stage, i, "launch and wait do not belong together");
     if (waits)
         return STATUS_OK;
-    if (step->kind == LOWERING_MEET || exchange_meets(step->payload))
+    if (step->kind == LOWERING_EXCHANGE || exchange_meets(step->payload))
         return check_meeting(x, r, stage, i);
     if (partner(x->s, stage, step->action, step->kind == LOWERING_SEND) != step->peer)
         return fail_at(r, stage, i, "the action has no such message with this stage");
@@ -191,7 +191,7 @@ static status launch(const replay *x, rank *r, int stage)
     const lowering_step *step = &r->steps[r->step];
     if (step->launch != r->launched)
         return fail_at(r, stage, r->step, "out of the launch order");
-    if (step->kind == LOWERING_MEET)
+    if (step->kind == LOWERING_EXCHANGE)
         return launch_meeting(x, r, stage);
     int at = *position_of(x, stage, step->action);
     if (step->kind == LOWERING_SEND && (at < 0 || at >= r->actions))
@@ -230,7 +230,7 @@ static status run_rank(const replay *x, int stage, bool *moved)
 {
     static status (*const perform[LOWERING_KINDS])(const replay *, rank *, int) = {
         [LOWERING_COMPUTE] = compute, [LOWERING_RECEIVE] = launch,   [LOWERING_SEND] = launch,
-        [LOWERING_MEET] = launch,     [LOWERING_WAIT] = finish_wait,
+        [LOWERING_EXCHANGE] = launch, [LOWERING_WAIT] = finish_wait,
     };
     rank *r = &x->ranks[stage];
     while (r->step < r->count && !is_blocked(r)) {
@@ -248,7 +248,7 @@ static status pass_meeting(const replay *x, bool *moved)
     for (int stage = 0; stage < x->s->stages; stage++) {
         const rank *r = &x->ranks[stage];
         const lowering_step *step = r->passed < r->launched ? &r->steps[r->queue[r->passed]] : NULL;
-        if (!step || step->kind != LOWERING_MEET)
+        if (!step || step->kind != LOWERING_EXCHANGE)
             return STATUS_OK;
         first = first ? first : step;
         if (step->payload != first->payload || step->action.microbatch != first->action.microbatch)

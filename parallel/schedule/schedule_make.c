@@ -268,7 +268,7 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-static void put(schedule *s, int stage, action_kind kind, int chunk, int microbatch)
+static void put_action(schedule *s, int stage, action_kind kind, int chunk, int microbatch)
 {
     s->actions[stage][s->counts[stage]++] = (action){(uint8_t)kind, (int16_t)chunk, microbatch};
 }
@@ -282,14 +282,14 @@ static void fill_stage(schedule *out, int stage, const action *forward, const ac
     bool split = deferred >= 0;
     warmup = least(total, warmup);
     for (int k = 0; k < warmup; k++)
-        put(out, stage, ACTION_FORWARD, forward[k].chunk, forward[k].microbatch);
+        put_action(out, stage, ACTION_FORWARD, forward[k].chunk, forward[k].microbatch);
     for (int k = 0; k < total; k++) {
         if (warmup + k < total)
-            put(out, stage, ACTION_FORWARD, forward[warmup + k].chunk, forward[warmup + k].microbatch);
-        put(out, stage, (action_kind)backward[k].kind, backward[k].chunk, backward[k].microbatch);
+            put_action(out, stage, ACTION_FORWARD, forward[warmup + k].chunk, forward[warmup + k].microbatch);
+        put_action(out, stage, (action_kind)backward[k].kind, backward[k].chunk, backward[k].microbatch);
         /* weight gradients follow in the order of the input gradients, so ascending within a chunk */
         for (; split && weights < total && (k + 1 == total || k + 1 - weights > deferred); weights++)
-            put(out, stage, ACTION_BACKWARD_WEIGHT, backward[weights].chunk, backward[weights].microbatch);
+            put_action(out, stage, ACTION_BACKWARD_WEIGHT, backward[weights].chunk, backward[weights].microbatch);
     }
 }
 
@@ -319,9 +319,10 @@ void schedule_make_warmed(schedule *out, const int *warmup)
         out->counts[stage] = 0;
         for (int k = 0; k < total + first; k++) {
             if (k < total)
-                put(out, stage, ACTION_FORWARD, forward[k].chunk, forward[k].microbatch);
+                put_action(out, stage, ACTION_FORWARD, forward[k].chunk, forward[k].microbatch);
             if (k >= first)
-                put(out, stage, ACTION_BACKWARD_INPUT, backward[k - first].chunk, backward[k - first].microbatch);
+                put_action(out, stage, ACTION_BACKWARD_INPUT, backward[k - first].chunk,
+                           backward[k - first].microbatch);
         }
     }
 }
@@ -339,7 +340,7 @@ static void next(zb_v_stage *x, action_kind kind, int chunk)
 {
     int microbatch = x->done[kind][chunk]++;
     if (microbatch < x->out->microbatches)
-        put(x->out, x->stage, kind, chunk, microbatch);
+        put_action(x->out, x->stage, kind, chunk, microbatch);
 }
 
 static void next_backward(zb_v_stage *x, int chunk)
@@ -417,7 +418,7 @@ static void merge_paths(schedule *out, int stage, const int at[PATHS])
             if (done[k] < out->microbatches &&
                 (first < 0 || at[k] + SCHEDULE_MAKE_PERIOD * done[k] < at[first] + SCHEDULE_MAKE_PERIOD * done[first]))
                 first = k;
-        put(out, stage, path_of[first].kind, path_of[first].chunk, done[first]++);
+        put_action(out, stage, path_of[first].kind, path_of[first].chunk, done[first]++);
     }
 }
 

@@ -123,7 +123,7 @@ static bool try_order(search *x, candidate *c)
 }
 
 /* Keeps a candidate, if it is among the best so far, to improve it later. */
-static void keep(search *x, const candidate *c)
+static void keep_best(search *x, const candidate *c)
 {
     int at = x->kept_count;
     while (at > 0 && is_shorter(c->measure, c->other, x->kept[at - 1].measure, x->kept[at - 1].other))
@@ -144,7 +144,7 @@ static void try_patiences(search *x, candidate *c)
     for (int i = 0; i < PATIENCES; i++) {
         c->patience = patiences[i] * x->unit;
         if (try_order(x, c))
-            keep(x, c);
+            keep_best(x, c);
     }
 }
 
@@ -245,7 +245,7 @@ static void try_block(search *x, candidate *c, int steps, int turns)
         b.turn[k] = 1 + turns % TURNS;
     c->patience = 0;
     if (schedule_make_repeated(&c->order, b) && try_order(x, c))
-        keep(x, c);
+        keep_best(x, c);
 }
 
 /* Tries the repeated blocks, in an order that spreads them; half of the effort at most. */

@@ -14,7 +14,7 @@ enum { EMBEDDED_AHEAD = 2, WAITING = 2 };
 
 /* Most micro-batches that a stage goes ahead, and the gain in length that one more must bring. */
 enum { AHEAD_MOST = 3 };
-static const double WORTH = 0.01;
+static const double SMALLEST_GAIN = 0.01;
 
 /* The vocabulary's actions, in order of priority. */
 enum { HEAD_BACKWARD, HEAD_FORWARD, EMBEDDING_FORWARD, HEAD_WEIGHT, EMBEDDING_BACKWARD, OWN };
@@ -192,7 +192,7 @@ static void note_changes(sharer *x, int stage, action a)
         x->stages[schedule_stage_of(x->out, kind == EXCHANGE_ACTIVATION ? g + 1 : g - 1)].changed = true;
 }
 
-static void take(sharer *x, int stage)
+static void take_action(sharer *x, int stage)
 {
     stage_state *t = &x->stages[stage];
     action a = t->takes;
@@ -247,7 +247,7 @@ static double share(schedule *out, const schedule *of, const simulate_cost *cost
         }
         MUST(!isinf(x.stages[first].begins), "the vocabulary's actions wait for ever among those of %s",
              schedule_name(of->kind));
-        take(&x, first);
+        take_action(&x, first);
         length = fmax(length, x.stages[first].free_at);
     }
     for (int i = 0; i < x.of->stages; i++)
@@ -267,7 +267,7 @@ void schedule_share(schedule *out, const schedule *of, const simulate_cost *cost
     for (int ahead = 1; ahead <= AHEAD_MOST * of->chunks; ahead += ahead < 4 ? 1 : ahead / 2) {
         schedule tried;
         double its = share(&tried, of, costs, hop, ahead);
-        bool better = its < length * (1 - WORTH * (ahead - chosen) / of->chunks);
+        bool better = its < length * (1 - SMALLEST_GAIN * (ahead - chosen) / of->chunks);
         if (better) {
             schedule between = *out;
             *out = tried;

@@ -316,8 +316,8 @@ void watchdog_end_bye(struct watchdog *w)
 }
 
 /* Writes a line at once, past the streams: a stuck thread may hold one. */
-static void say(const struct watchdog *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(const struct watchdog *w, const char *format, ...)
+static void report_end(const struct watchdog *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void report_end(const struct watchdog *w, const char *format, ...)
 {
     char line[2048];
     int used = snprintf(line, sizeof line, "phalanx: rank %d: watchdog: ", w->rank);
@@ -368,17 +368,17 @@ _Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause 
     w->reports[0].last = w->own.last;
     watchdog_end_describe(where, sizeof where, &end);
     judge_words(words, sizeof words, &end, why);
-    say(w, "%s; last in %s (no progress for %.1f s). The job ends.", words, where, quiet);
+    report_end(w, "%s; last in %s (no progress for %.1f s). The job ends.", words, where, quiet);
     for (int i = 0, listed = 0; i < w->ranks; i++) {
         if (i == culprit || w->reports[i].left)
             continue;
         if (listed++ == LISTED) {
-            say(w, "and the other ranks, %d in all", w->ranks);
+            report_end(w, "and the other ranks, %d in all", w->ranks);
             break;
         }
         const watchdog_frame *f = &w->reports[i].last;
         watchdog_end_describe(where, sizeof where, f);
-        say(w, "rank %d on %s: %s%s", i, f->host, where, i && w->links[i].fd < 0 ? " (gone)" : "");
+        report_end(w, "rank %d on %s: %s%s", i, f->host, where, i && w->links[i].fd < 0 ? " (gone)" : "");
     }
     incident what = watchdog_end_incident(&end, verdict_of(why, &end), w->ranks, quiet, words);
     what.ends = true;
@@ -402,7 +402,7 @@ _Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culpr
     watchdog_end_describe(where, sizeof where, &end);
     watchdog_end_describe(here, sizeof here, &w->own.last);
     judge_words(words, sizeof words, &end, why);
-    say(w, "%s; last in %s; this rank is in %s. The job ends.", words, where, here);
+    report_end(w, "%s; last in %s; this rank is in %s. The job ends.", words, where, here);
     incident what = watchdog_end_incident(&end, verdict_of(why, &end), w->ranks, quiet, words);
     what.ends = true;
     if (why == CAUSE_STUCK && end.phase == DURING_START && !end.storage) { /* this rank is not to blame */

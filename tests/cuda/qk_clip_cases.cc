@@ -19,7 +19,7 @@ void largest()
                 }
                 call c({rows_in(x, rows, columns, pitch)}, {all_of(y)});
                 c.o.at.accumulate = accumulate;
-                RUN(largest, c);
+                RUN(max_logit, c);
                 compare("largest", y, want, 0);
             }
 }
@@ -28,11 +28,11 @@ void one(op_qk_clip of, int64_t layers, int64_t layer, int64_t ranks, int64_t be
 {
     constexpr double THRESHOLD = 3;
     of.threshold = (float)THRESHOLD;
-    const int64_t rows = (int64_t)of.blocks * of.size + behind, peak_rows = ranks * layers;
-    vector<double> scores = randoms((size_t)(peak_rows * of.heads), 6), want;
+    const int64_t rows = (int64_t)of.blocks * of.size + behind, max_logit_rows = ranks * layers;
+    vector<double> scores = randoms((size_t)(max_logit_rows * of.heads), 6), want;
     if (of.heads > 1) /* a step with such a score is skipped, and nothing scales by its factor */
         scores[(size_t)(layer * of.heads + 1)] = INFINITY;
-    array peaks(DTYPE_FP32, scores), factors(DTYPE_FP32, (size_t)rows);
+    array max_logits(DTYPE_FP32, scores), factors(DTYPE_FP32, (size_t)rows);
     for (int64_t row = 0; row < rows; row++) {
         const int64_t block = row / of.size;
         double most = 0;
@@ -41,7 +41,7 @@ void one(op_qk_clip of, int64_t layers, int64_t layer, int64_t ranks, int64_t be
         const double gamma = most > THRESHOLD && std::isfinite(most) ? THRESHOLD / most : 1;
         want.push_back(row % of.size >= of.size - of.whole ? gamma : sqrt(gamma));
     }
-    call c({rows_in(peaks, peak_rows, of.heads)}, {all_of(factors)});
+    call c({rows_in(max_logits, max_logit_rows, of.heads)}, {all_of(factors)});
     c.o.at.qk = of;
     c.o.at.rows = layers;
     c.o.at.first = layer;

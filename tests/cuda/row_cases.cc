@@ -428,10 +428,10 @@ void bits()
             const launch_bytes of = {copy.to<unsigned char>() + s.start, (int64_t)s.pitch, (int64_t)s.bytes,
                                      (int64_t)s.rows};
             run_ok("launch_sum_bits", launch_sum_bits(nullptr, total, &of));
-            run_ok("launch_settle_bits", launch_settle_bits(nullptr, total, sum, nullptr, 0, nullptr));
+            run_ok("launch_settle_bits", launch_finish_bits(nullptr, total, sum, nullptr, 0, nullptr));
             check_from(&sums[turn], sum, sizeof *sum);
             run_ok("launch_sum_bits", launch_sum_bits(nullptr, total, &of));
-            run_ok("launch_settle_bits", launch_settle_bits(nullptr, total, sum, note, 7, step));
+            run_ok("launch_settle_bits", launch_finish_bits(nullptr, total, sum, note, 7, step));
         }
         words.get();
         check("one bit changes the sum", sums[1] != sums[0]);
@@ -442,7 +442,7 @@ void bits()
         check_to(sum, &other, sizeof other);
         check_to(step, &now, sizeof now);
         for (uint64_t what : {7u, 8u})
-            run_ok("launch_settle_bits", launch_settle_bits(nullptr, total, sum, note, what, step));
+            run_ok("launch_settle_bits", launch_finish_bits(nullptr, total, sum, note, what, step));
         words.get();
         check("the first finding is noted", words.value[2] == 7 && words.value[3] == 41);
     }

@@ -56,7 +56,7 @@ plain|norm.cu|norm.cu|rows/norms|s,weight\[i\] += offset;,,|a norm of 1 + w forg
 plain|heads.cu|heads.cu|rows/head_norm|s, + offset));,));,|a head's norm forgets its offset
 plain|heads.cu|heads.cu|rows/rope|s,front + 2 \* half,front + half,|what is copied lies in the second half
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
-plain|heads.cu|heads.cu|rows/rope|s,o->at.interleaved ? rope_turn,false ? rope_turn,|halves for neighbours
+plain|heads.cu|heads.cu|rows/rope|s,o->at.interleaved ? rope_rotate,false ? rope_rotate,|halves for neighbours
 plain|heads.cu|heads.cu|rows/rope|s,(V + i) % 2 ?,(V + i) % 2 == 0 ?,|the neighbours of the second vector change places
 plain|heads.cu|heads.cu|latent/rope|s,head < x.heads ? part.front : 0,0,|the first elements of a head rotate, not the last
 plain|heads.cu|heads.cu|latent/rope|s,else if (front == 0),else if (false),|what is in front of the key they share is copied
@@ -90,7 +90,7 @@ plain|grouped.cu|grouped.cu|grouped/rows|s,return first < end;,return false;,|ro
 plain|grouped.cu|grouped.cu|grouped/rows|s,of.depth = expert < 0 ? 0 : ,of.depth = ,|rows of nobody are multiplied
 plain|grouped.cu|grouped.cu|grouped/rows|s,high + of->experts + 1,high + 1,|there are too few tiles for short experts
 plain|grouped.cu|grouped.cu|grouped/rows|s,lane / 8 % 2 \* 8);,lane / 16 * 8);,|fragments of a weight are swapped
-plain|grouped.cu|grouped.cu|grouped/sums|s,lane % 8 + lane / 16 \* 8) \* TURNED,lane % 16) * TURNED,|fragments of a turned operand are swapped
+plain|grouped.cu|grouped.cu|grouped/sums|s,lane % 8 + lane / 16 \* 8) \* TRANSPOSED,lane % 16) * TRANSPOSED,|fragments of a turned operand are swapped
 plain|grouped.cu|grouped.cu|grouped/sums|s,row < depth \&\& column < across : ,column < across : ,|a sum goes on over the next expert's rows
 plain|grouped.cu|grouped.cu|grouped/sums|s,was = \*at;,,|an expert's gradient is written over
 plain|grouped.cu|grouped.cu|grouped/sums|s,accumulate ? to\[i \* in.c.pitch + j\] : 0.0f,0.0f,|a gradient of odd size is written over
@@ -209,7 +209,7 @@ plain|attention.cu|attention.cu|attention/any_size|s,of.row + query\] = s.most;,
 plain|qk_clip.cu|qk_clip.cu|qk_clip/largest|s,accumulate ? fmaxf(y\[blockIdx.x\]\, most) : most,most,|the largest of earlier micro-batches is forgotten
 plain|qk_clip.cu|qk_clip.cu|qk_clip/largest|s,k < WARPS;,k < WARPS - 1;,|the last warp's numbers are lost
 race|qk_clip.cu|qk_clip.cu|qk_clip/largest|s,^    block_barrier();,,|a block's largest is read before it is there
-plain|qk_clip.cu|qk_clip.cu|qk_clip/factors|s,row < of.peak_rows;,row < of.layers;,|scores of other ranks' tokens are ignored
+plain|qk_clip.cu|qk_clip.cu|qk_clip/factors|s,row < of.max_logit_rows;,row < of.layers;,|scores of other ranks' tokens are ignored
 plain|qk_clip.cu|qk_clip.cu|qk_clip/factors|s,whole ? gamma : sqrtf(gamma),sqrtf(gamma),|what rotates takes the root of the factor
 plain|qk_clip.cu|qk_clip.cu|qk_clip/factors|s, \&\& most < INFINITY,,|an infinite score makes weights zero
 plain|update.cu|update.cu|update/factors|s,(i + j) / s.columns\];,i / s.columns];,|a vector's elements take the factor of its first

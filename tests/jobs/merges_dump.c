@@ -25,8 +25,8 @@ void __real_outer_merge_changes(islands *o, bool took_part);
 void __wrap_outer_merge_changes(islands *o, bool took_part);
 void __real_outer_merge_weights(islands *o, bool mean);
 void __wrap_outer_merge_weights(islands *o, bool mean);
-void __real_outer_settle(islands *o, int fragment);
-void __wrap_outer_settle(islands *o, int fragment);
+void __real_outer_apply_merge(islands *o, int fragment);
+void __wrap_outer_apply_merge(islands *o, int fragment);
 void __real_server_merge(server *v, int slot, double share);
 void __wrap_server_merge(server *v, int slot, double share);
 
@@ -164,10 +164,10 @@ void __wrap_outer_merge_weights(islands *o, bool mean)
     write_merge(o, before, o->gossip.number, json_pack("{s:o, s:b}", "group", group, "mean", mean));
 }
 
-void __wrap_outer_settle(islands *o, int fragment)
+void __wrap_outer_apply_merge(islands *o, int fragment)
 {
     float *own = gather_weights(o, fragment);
-    __real_outer_settle(o, fragment);
+    __real_outer_apply_merge(o, fragment);
     const section all[] = {{"own", own},
                            {"reference", copy_values(&o->core, o->core.memory.reference)},
                            {"settled", gather_weights(o, fragment)}, /* not what they should be, but in this layout */

@@ -103,7 +103,7 @@ static int times(const op *o)
     if (is("counts-of-all-steps"))
         return !(o->kind == OP_zero && o->out[0] == of->values.choices);
     if (is("peaks-of-one-micro-batch"))
-        return !(o->kind == OP_largest && o->microbatch > 0);
+        return !(o->kind == OP_max_logit && o->microbatch > 0);
     if (is("dropped-feedback"))
         return o->kind != OP_store_feedback;
     return 1;
@@ -117,7 +117,7 @@ static void edit_update(op *o)
     if (is("shape-ignored") && o->kind == OP_muon)
         o->at.scale = 1;
     if (is("peaks-of-one-rank") && o->kind == OP_qk_factors)
-        o->in[0] = of->values.peaks;
+        o->in[0] = of->values.max_logits;
     if (is("peaks-of-another-layer") && o->kind == OP_qk_factors)
         o->at.first = (o->at.first + 1) % o->at.rows;
     if (is("rotating-rows-by-the-root") && o->kind == OP_qk_factors)
@@ -179,9 +179,9 @@ static void edit_slots(op *o)
 }
 
 /* The holders of an expert add what those of others have. */
-static void edit_holders(op *o)
+static void edit_expert_data(op *o)
 {
-    if (!is("summed-with-other-experts") || !reduces(o, AXIS_HOLDERS))
+    if (!is("summed-with-other-experts") || !reduces(o, AXIS_EXPERT_DATA))
         return;
     const axis_group *all = &of->around.group[AXIS_GRADIENT];
     o->at.axis = AXIS_GRADIENT;
@@ -205,7 +205,7 @@ static void edit(op *o)
 {
     edit_next_tokens(o);
     edit_context(o);
-    edit_holders(o);
+    edit_expert_data(o);
     edit_slots(o);
     edit_latents(o);
     if (o->phase == PHASE_UPDATE)

@@ -52,7 +52,7 @@ static bool settles(op_kind kind, dtype first, dtype second, precision_kind prec
     program body = {.ops = (op *[]){&o}, .count = 1};
     pid_t child = fork();
     if (child == 0) {
-        product_settle(&body, precision);
+        product_check_types(&body, precision);
         _exit(0);
     }
     int end;

@@ -212,7 +212,7 @@ TEST(experts_are_stacked_one_after_the_other)
         const int first = rank ? 4 : 0, count = rank ? 3 : 4;
         assert_int_equal(b->experts.up->rows, count * 2 * s.expert_ffn_size);
         assert_int_equal(b->experts.down->rows, count * s.hidden_size);
-        assert_int_equal(b->experts.up->replicas, AXIS_HOLDERS);
+        assert_int_equal(b->experts.up->replicas, AXIS_EXPERT_DATA);
         for (int i = 0; i < 2 * count; i++) {
             char name[64];
             snprintf(name, sizeof name, "model.layers.2.block_sparse_moe.experts.%d.w%d.weight", first + i / 2,

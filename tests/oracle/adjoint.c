@@ -140,7 +140,7 @@ static void record_rank(adjoint_rank *a, const adjoint_spec *s, int ranks, int r
     a->r.recompute = s->recompute;
     s->record(a, s->options);
     MUST(a->output || a->loss, "%s has neither output nor loss", s->name);
-    if (a->r.turns == 0)
+    if (a->r.backward_starts == 0)
         a->cotangent = recorder_input(&a->r, "cotangent", DTYPE_FP32, a->output->dims, a->output->shape,
                                       place_cotangent(a->output->place));
     recorder_differentiate(&a->r, NULL, a->output, a->cotangent);

@@ -7,7 +7,7 @@
 
 static const fill SCORES = {.kind = FILL_NORMAL, .b = 6};
 
-CASES(largest)
+CASES(max_logit)
 {
     int64_t rows, columns;
     c->one_type = c->exact = true;

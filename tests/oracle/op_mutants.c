@@ -123,9 +123,9 @@ static void roots_of_all(const op *o, const run_context *r)
 static void first_rank_alone(const op *o, const run_context *r)
 {
     op wrong = *o;
-    tensor peaks = *o->in[0];
-    peaks.shape[0] = o->at.rows;
-    wrong.in[0] = &peaks;
+    tensor max_logits = *o->in[0];
+    max_logits.shape[0] = o->at.rows;
+    wrong.in[0] = &max_logits;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -154,7 +154,7 @@ static void rounded_as_operands_are(const op *o, const run_context *r)
 const op_mutant OP_MUTANTS[] = {
     {"a sum in fp32 rounded as operands are", OP_linear_wide, rounded_as_operands_are},
     {"the largest score is log sum exp", OP_attention, largest_is_lse},
-    {"accumulate flipped", OP_largest, accumulate_flipped},
+    {"accumulate flipped", OP_max_logit, accumulate_flipped},
     {"what rotates takes the root of the factor", OP_qk_factors, roots_of_all},
     {"scores of other ranks' tokens ignored", OP_qk_factors, first_rank_alone},
     {"factors of rows forgotten", OP_muon, factors_forgotten},

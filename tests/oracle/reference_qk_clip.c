@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-void reference_largest(const op *o, const run_context *r)
+void reference_max_logit(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0];
     const bool rows = x->dims == 2;

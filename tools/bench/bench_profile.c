@@ -72,7 +72,7 @@ static bool same_kind(const profile_point *a, const profile_point *b)
 
 /* Merges the new points (index >= `from`) of one size into their median, and drops the file's older points of the same
  * size and thread count. */
-static void settle(profile *p, int from)
+static void merge_points(profile *p, int from)
 {
     profile_point *kept = must_alloc(((unsigned long)p->count + 1) * sizeof *kept);
     AUTO_FREE double *seconds = must_alloc(((unsigned long)p->count + 1) * sizeof *seconds);
@@ -294,7 +294,7 @@ status bench_profile(const char *path, config_device where, comm *world)
         }
     if (s == STATUS_OK && comm_ranks(world) > 1 && host)
         time_messages(&m);
-    settle(&p, from);
+    merge_points(&p, from);
     if (s == STATUS_OK)
         s = comm_all_status(comm_world(world), comm_rank(world) == 0 ? profile_save(path, &p) : STATUS_OK);
     if (s == STATUS_OK)

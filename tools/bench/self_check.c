@@ -16,7 +16,7 @@ typedef struct tally {
 } tally;
 
 /* Prints a line and counts it; this is a device_say with a tally as its context. */
-static void say(void *tally_, device_verdict v, const char *name, const char *words)
+static void count_verdict(void *tally_, device_verdict v, const char *name, const char *words)
 {
     static const char *const names[] = {[DEVICE_RIGHT] = "right",
                                         [DEVICE_WRONG] = "WRONG",
@@ -30,7 +30,7 @@ static void say(void *tally_, device_verdict v, const char *name, const char *wo
 
 static void say_if(tally *t, bool right, const char *name, const char *words)
 {
-    say(t, right ? DEVICE_RIGHT : DEVICE_WRONG, name, words);
+    count_verdict(t, right ? DEVICE_RIGHT : DEVICE_WRONG, name, words);
 }
 
 static void idle(void *context)
@@ -65,7 +65,7 @@ static void aside(tally *t, const device_interface *on, device *d)
     MUST(host, "out of memory");
     status s = on->aside.pin(d, host, COPIED);
     if (s != STATUS_OK) {
-        say(t, DEVICE_REFUSED, "registered host memory", status_message());
+        count_verdict(t, DEVICE_REFUSED, "registered host memory", status_message());
     } else {
         memset(host, 0xFF, COPIED);
         on->aside.copy(d, host, 0, COPIED);
@@ -105,14 +105,14 @@ static void check_libraries(tally *t, const device_interface *on, const op_backe
     char words[WORDS];
     if (backend->words) {
         backend->words(words, sizeof words);
-        say(t, DEVICE_RIGHT, backend->name, words);
+        count_verdict(t, DEVICE_RIGHT, backend->name, words);
     }
     if (on->communication && on->communication->version) {
         status s = on->communication->version(words, sizeof words);
-        say(t, s == STATUS_OK ? DEVICE_RIGHT : DEVICE_REFUSED, on->communication->name,
-            s == STATUS_OK ? words : status_message());
-        say(t, DEVICE_NOT_ASKED, "order of several communicators, and collectives in a graph",
-            "a self-check is one rank's: check-gpu trains two on one GPU");
+        count_verdict(t, s == STATUS_OK ? DEVICE_RIGHT : DEVICE_REFUSED, on->communication->name,
+                      s == STATUS_OK ? words : status_message());
+        count_verdict(t, DEVICE_NOT_ASKED, "order of several communicators, and collectives in a graph",
+                      "a self-check is one rank's: check-gpu trains two on one GPU");
     }
 }
 
@@ -128,7 +128,7 @@ static status check_ops(tally *t, const device_interface *on, const op_backend *
     status s = on->allocate(d, SELF_CHECK_ARENA, 2 * COPIED);
     if (s == STATUS_OK && !second) {
         if (on->check)
-            on->check(d, say, t);
+            on->check(d, count_verdict, t);
         if (on != &device_cpu) {
             mirror(t, on, d);
             on->mark(d, 0);
@@ -147,7 +147,7 @@ static status check_ops(tally *t, const device_interface *on, const op_backend *
                                             .threads = threads,
                                             .varies = second,
                                             .self = self,
-                                            .say = say,
+                                            .say = count_verdict,
                                             .context = t});
     on->close(d);
     return s;

@@ -209,7 +209,7 @@ static double worst_error(double *tolerance, const checker *k, const one *c, con
 }
 
 /* Checks the op with the current choice, which `how` describes. */
-static void judge(const checker *k, const one *c, const op *o, const char *how)
+static void compare_outputs(const checker *k, const one *c, const op *o, const char *how)
 {
     AUTO_FREE char *first = must_alloc((unsigned long)c->bytes), *again = must_alloc((unsigned long)c->bytes);
     char words[WORDS];
@@ -247,13 +247,13 @@ static void judge_candidates(checker *k, const one *c, const op *o)
             else
                 snprintf(how, sizeof how, "algorithm %d", i + 1);
             if (of->choose(k->w->d, &choice) == STATUS_OK)
-                judge(k, c, o, how);
+                compare_outputs(k, c, o, how);
             else
                 k->w->say(k->w->context, DEVICE_REFUSED, c->name, status_message());
         }
     }
     if (k->wanted == before)
-        judge(k, c, o, o->prepared ? "by the library" : "our own");
+        compare_outputs(k, c, o, o->prepared ? "by the library" : "our own");
 }
 
 static void name_attention(char out[NAME], const char *type, const op *o)

@@ -17,7 +17,7 @@ typedef struct options {
     bool skip_special;
 } options;
 
-static status put(const buffer *text)
+static status print_text(const buffer *text)
 {
     if (text->length && fwrite(text->bytes, 1, (size_t)text->length, stdout) != (size_t)text->length)
         return status_fail(STATUS_FAILED, "standard output: %s", strerror(errno));
@@ -61,7 +61,7 @@ static status detokenize_lines(const options *o, const tokenizer *t)
         tokenizer_decode(t, &text, ids.ids, ids.count, o->skip_special);
         buffer_append(&text, "\n", 1);
         if (s == STATUS_OK)
-            s = put(&text);
+            s = print_text(&text);
     }
     free(line);
     buffer_ids_free(&ids);
@@ -105,7 +105,7 @@ static status detokenize_data(const options *o, const tokenizer *t)
             break;
         tokenizer_decode(t, &text, ids.ids, count, o->skip_special);
         buffer_append(&text, "\n", 1);
-        s = put(&text);
+        s = print_text(&text);
     }
     buffer_ids_free(&ids);
     buffer_free(&text);

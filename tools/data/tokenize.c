@@ -166,7 +166,7 @@ typedef struct work { /* context of the sink and of the ticks */
     bool quiet;
 } work;
 
-static status take(void *context, const int32_t *ids, int64_t count)
+static status take_ids(void *context, const int32_t *ids, int64_t count)
 {
     work *w = context;
     return indexed_writer_document(w->writer, ids, count);
@@ -215,7 +215,7 @@ static status encode_documents(const options *o, const tokenizer *t, corpus_coun
                                       .end_of_document = o->append_eod,
                                       .reject = w->rejects ? reject : NULL};
     w->documents = d;
-    status s = corpus_encode(t, d, &settings, done, take, tick, w);
+    status s = corpus_encode(t, d, &settings, done, take_ids, tick, w);
     report_progress_end(&w->bar);
     if (s != STATUS_OK && done->bad && !w->rejects) {
         AUTO_FREE char *message = must_strdup(status_message());
@@ -256,7 +256,7 @@ static status encode_all(const options *o, const tokenizer *t, corpus_count *don
     return s;
 }
 
-static void say(const options *o, const tokenizer *t, const corpus_count *done, double seconds)
+static void print_counts(const options *o, const tokenizer *t, const corpus_count *done, double seconds)
 {
     if (!o->quiet)
         log_info("%s: %lld documents, %.1f MB of text, %lld tokens of a vocabulary of %d (%.2f bytes a token), %.1f "
@@ -298,7 +298,7 @@ static status run(options *o)
     corpus_count done = {0};
     status s = encode_all(o, t, &done, total);
     if (s == STATUS_OK)
-        say(o, t, &done, clock_seconds() - start);
+        print_counts(o, t, &done, clock_seconds() - start);
     return s;
 }
 

@@ -418,7 +418,7 @@ static int reconsider(supervisor *s, const cause *why)
 
 /* Decides after a job: returns its end as this command's exit status, or -1 for another start. Only a command that was
  * started here has a known exit status. */
-static int judge(supervisor *s, int exit_status)
+static int classify_exit(supervisor *s, int exit_status)
 {
     report_end end = report_ending(s->config.run.folder, s->id);
     if ((s->child && exit_status == 0) || end == REPORT_DONE)
@@ -491,13 +491,13 @@ static bool adopt(supervisor *s)
 static int run_job(supervisor *s)
 {
     if (adopt(s))
-        return judge(s, attend(s));
+        return classify_exit(s, attend(s));
     if (prepare(s) != STATUS_OK) {
         log_error("supervise: %s", status_message());
         return STATUS_FAILED;
     }
     if (start(s) == STATUS_OK)
-        return judge(s, attend(s));
+        return classify_exit(s, attend(s));
     cause why = {.rank = -1, .step = -1};
     snprintf(why.words, sizeof why.words, "%s", status_message());
     return reconsider(s, &why);

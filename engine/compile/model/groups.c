@@ -6,7 +6,7 @@
 #include "engine/compile/model/collective.h"
 #include "memory/log.h"
 
-static groups_row *add(groups *g)
+static groups_row *add_row(groups *g)
 {
     g->row = must_realloc(g->row, (unsigned long)(g->count + 1) * sizeof *g->row);
     groups_row *r = &g->row[g->count++];
@@ -40,7 +40,7 @@ static void add_axis(groups *g, const grid *at, axis a)
         free(members);
         return;
     }
-    groups_row *r = add(g);
+    groups_row *r = add_row(g);
     r->a = a;
     r->members = members;
     r->count = count;
@@ -51,7 +51,7 @@ static void add_edge(groups *g, const op *o, const grid *at)
     int me = at->rank, low = o->at.peer < me ? o->at.peer : me, high = low == me ? o->at.peer : me;
     grid a = grid_of(at, low), b = grid_of(at, high);
     int stage = a.at[GRID_PIPELINE], neighbours = b.at[GRID_PIPELINE] == stage + 1;
-    groups_row *r = add(g);
+    groups_row *r = add_row(g);
     r->a = (axis)o->at.axis;
     r->from = op_has(o, OP_LEAVES) ? me : o->at.peer;
     r->to = op_has(o, OP_LEAVES) ? o->at.peer : me;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/compile/model/duty.h"
+#include "engine/compile/model/owner.h"
 #include "kernels/host_device.h"
 #include "kernels/record/program.h"
 #include "kernels/record/replicas.h"
@@ -52,47 +52,47 @@ static tensor *gather_scores(compiled_program *out, const compiled *c, const cha
     return like.at.group_size > 1 ? append_op(out, PHASE_UPDATE, label, &like, 1, NULL)->out[0] : x;
 }
 
-static tensor *largest(compiled_program *out, const char *label, tensor *x, tensor *y)
+static tensor *append_max(compiled_program *out, const char *label, tensor *x, tensor *y)
 {
-    append_op(out, PHASE_UPDATE, label, &(op){.kind = OP_largest, .in = {x}, .out = {y}}, 0, NULL);
+    append_op(out, PHASE_UPDATE, label, &(op){.kind = OP_max_logit, .in = {x}, .out = {y}}, 0, NULL);
     return y;
 }
 
 tensor *qk_clip_gather(compiled_program *out, const compiled *c)
 {
-    tensor *own = c->values.peaks;
-    if (tensor_elements(c->values.peak) == 0)
+    tensor *own = c->values.max_logits;
+    if (tensor_elements(c->values.max_logit) == 0)
         return NULL;
-    tensor *layers =
-        largest(out, "qk clip/of layers", own, new_vector(out, "largest scores of layers", own->shape[0], own->place));
-    tensor *rank = largest(out, "qk clip/of rank", layers, new_vector(out, "largest score of rank", 1, own->place));
-    largest(out, "qk clip/of all ranks", gather_scores(out, c, "qk clip/gather_scores of all ranks", AXIS_GRID, rank),
-            c->values.peak);
+    tensor *layers = append_max(out, "qk clip/of layers", own,
+                                new_vector(out, "largest scores of layers", own->shape[0], own->place));
+    tensor *rank = append_max(out, "qk clip/of rank", layers, new_vector(out, "largest score of rank", 1, own->place));
+    append_max(out, "qk clip/of all ranks",
+               gather_scores(out, c, "qk clip/gather_scores of all ranks", AXIS_GRID, rank), c->values.max_logit);
     return gather_scores(out, c, "qk clip/gather_scores", AXIS_GRADIENT, own);
 }
 
-static tensor *append_factors(compiled_program *out, const compiled *c, const storage *s, tensor *peaks,
+static tensor *append_factors(compiled_program *out, const compiled *c, const storage *s, tensor *max_logits,
                               const op_qk_clip *made, int layer)
 {
     const char *label = pool_format(&out->pool, "%s/qk clip", s->of->name);
     op like = {.kind = OP_qk_factors,
-               .in = {peaks},
+               .in = {max_logits},
                .out = {new_vector(out, label, s->of->rows, s->master->place)},
-               .at = {.first = layer, .rows = c->values.peaks->shape[0], .qk = *made}};
+               .at = {.first = layer, .rows = c->values.max_logits->shape[0], .qk = *made}};
     like.at.qk.threshold = (float)c->options.optimizer.qk_clip;
     return append_op(out, PHASE_UPDATE, label, &like, 0, NULL)->out[0];
 }
 
 /* Appends the ops that compute the factors fp32[rows] of the weight's rows; NULL: it makes neither queries nor keys. s:
  * the rank has all its rows, as Muon's updates have. */
-static tensor *qk_clip_factors(compiled_program *out, const compiled *c, const storage *s, tensor *peaks)
+static tensor *qk_clip_factors(compiled_program *out, const compiled *c, const storage *s, tensor *max_logits)
 {
-    for (int i = 0; peaks && i < c->model.chunk_count; i++)
+    for (int i = 0; max_logits && i < c->model.chunk_count; i++)
         for (int k = 0; k < c->model.chunks[i].block_count; k++) {
             const block_layer *b = &c->model.chunks[i].blocks[k];
             const op_qk_clip made = layer_clipped(b, s->of);
             if (made.blocks > 0)
-                return append_factors(out, c, s, peaks, &made, b->attention.index);
+                return append_factors(out, c, s, max_logits, &made, b->attention.index);
         }
     return NULL;
 }
@@ -297,7 +297,7 @@ static tensor *gram(const orthogonalisation *u, const matrix *m)
     const parameter *p = u->of->s->of;
     bool rows = takes_rows(u, m);
     op_attributes at = across(u);
-    const duty_rows added = duty_of(u->of->c->around.group, u->of->s, DUTY_ADD);
+    const owner_rows added = owner_rows_of(u->of->c->around.group, u->of->s, OWNER_ADDS);
     bool copy = at.group_size > 1 && m->first >= added.first + added.rows;
     tensor *part;
     if (rows && !copy && m->rows > 0) {
@@ -361,7 +361,7 @@ static void orthogonal(const optimizer_update *of)
         for (int i = 0; i < count; i++)
             improve(&u, &m[i], g[i], iteration == 0);
     }
-    tensor *factors = qk_clip_factors(of->out, of->c, of->s, of->peaks);
+    tensor *factors = qk_clip_factors(of->out, of->c, of->s, of->max_logits);
     for (int i = 0; i < count; i++) {
         span *at;
         int spans = m[i].rows > 0 ? find_spans(&at, of, m[i].first, m[i].rows) : 0;

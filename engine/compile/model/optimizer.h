@@ -12,7 +12,7 @@ typedef struct optimizer_update {
     int64_t first, rows; /* the owned rows (vector: elements) to update; all where matrices are updated whole */
     tensor *gradient;    /* complete, of the owned rows */
     tensor *control;     /* result of `clip` */
-    tensor *peaks;       /* result of qk_clip_gather(); NULL: no clipping */
+    tensor *max_logits;  /* result of qk_clip_gather(); NULL: no clipping */
 } optimizer_update;
 
 typedef struct optimizer {
@@ -42,14 +42,14 @@ enum { OPTIMIZER_SECTIONS = 2 * STORAGE_STATES + 1 };
 void optimizer_sections(const char *names[OPTIMIZER_SECTIONS], const compile_options *o);
 
 /* QK-clip (2507.20534): after Muon's update, scales the rows of query and key weights of each head with a max logit
- * above optimizer.qk_clip in the step. Attention notes the max logits in values.peaks; here they are combined with
+ * above optimizer.qk_clip in the step. Attention notes the max logits in values.max_logits; here they are combined with
  * those of ranks that see other tokens, and become factors of rows in the update. A head has gamma = threshold / max
  * logit. Where each head of q has a head of k of its own, both sides take the root of gamma; in latent attention
  * (2405.04434) so do the elements that do not rotate, while the rotating ones of q take all of gamma, since all heads
  * share those of k. For the same reason heads of q that share a head of k take all of gamma, and the key stays as it
  * is. A skipped step changes no weights. */
 
-/* Appends ops that combine the max logits of all ranks, and writes the maximum to values.peak. Returns this rank's
+/* Appends ops that combine the max logits of all ranks, and writes the maximum to values.max_logit. Returns this rank's
  * heads, fp32[ranks layers, heads], or NULL without clipping. Every rank must append it. */
 tensor *qk_clip_gather(compiled_program *out, const compiled *c);
 

@@ -84,7 +84,7 @@ typedef struct share {
     int64_t first, rows;
 } share;
 
-static share give(const parameter *p, int owner, int me, int ranks)
+static share rows_of_owner(const parameter *p, int owner, int me, int ranks)
 {
     share s = {.owner = owner, .rows = owner == me ? p->rows : 0};
     if (owner < 0)
@@ -97,7 +97,7 @@ static share divide(const compiled *c, const parameter *p, int me)
 {
     if (!shares(c, p, CLASS_OPTIMIZER))
         return (share){.owner = -1, .rows = p->rows};
-    return give(p, c->owners[p->number], me, replicas_of(c, p));
+    return rows_of_owner(p, c->owners[p->number], me, replicas_of(c, p));
 }
 
 static bool compresses(const compiled *c, const parameter *p)
@@ -112,7 +112,7 @@ static share divide_sum(const compiled *c, const parameter *p, int me)
     int ranks = replicas_of(c, p);
     if (shares(c, p, CLASS_OPTIMIZER))
         return divide(c, p, me);
-    return give(p, p->vector || p->rows < ranks ? p->number % ranks : -1, me, ranks);
+    return rows_of_owner(p, p->vector || p->rows < ranks ? p->number % ranks : -1, me, ranks);
 }
 
 /* Larger first, then in the model's order. */
@@ -374,7 +374,7 @@ static void describe_values(compiled *c)
         .mtp = MTP,
         .choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0,
         .clips = clips,
-        .peaks = {clips ? c->model.attending : 0, heads_of_rank(o->shape.heads, o->grid.size[GRID_TENSOR])}};
+        .max_logits = {clips ? c->model.attending : 0, heads_of_rank(o->shape.heads, o->grid.size[GRID_TENSOR])}};
     const layer_sizes *v = &sizes;
     rope_size(sizes.rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){

@@ -110,7 +110,7 @@ typedef struct counts {
     int messages, launched[AXIS_QUEUES];
 } counts;
 
-static void look(found *f, counts *c, const int *objects)
+static void note_operands(found *f, counts *c, const int *objects)
 {
     const op *o = f->of;
     bool communicates = op_communicates(o);
@@ -149,7 +149,7 @@ static found *look_through(const program *list)
     for (int i = 0; i < list->count; i++) {
         all[i].of = list->ops[i];
         all[i].at = i;
-        look(&all[i], &c, &of[(int64_t)i * ORDER_OPERANDS]);
+        note_operands(&all[i], &c, &of[(int64_t)i * ORDER_OPERANDS]);
     }
     qsort(all, (size_t)list->count, sizeof *all, compare);
     free(c.written);

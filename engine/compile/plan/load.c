@@ -13,7 +13,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { DRAWS = 32, FEW_DRAWS = 4, FEW_LAYERS = 8 };
+enum { DRAWS = 32, DRAFT_DRAWS = 4, DRAFT_LAYERS = 8 };
 
 const char *load_word(load_kind kind)
 {
@@ -251,8 +251,8 @@ double load_slowest(const load_law *law, const compile_options *o)
     double sum = 0;
     if (s.experts == 0)
         return 1;
-    int draws = law->draws < FEW_DRAWS ? law->draws : FEW_DRAWS;
-    int layers = law->layers < FEW_LAYERS ? law->layers : FEW_LAYERS;
+    int draws = law->draws < DRAFT_DRAWS ? law->draws : DRAFT_DRAWS;
+    int layers = law->layers < DRAFT_LAYERS ? law->layers : DRAFT_LAYERS;
     open_ranks(&l, &s);
     for (int d = 0; d < draws; d++)
         for (int i = 0; i < layers; i++) {

@@ -23,7 +23,7 @@ typedef struct list {
     int count, room;
 } list;
 
-static void add(list *all, search_layout l, const search_terms *t)
+static void add_layout(list *all, search_layout l, const search_terms *t)
 {
     static const recompute kinds[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
     config c = search_configuration(t->config, &l, 0);
@@ -59,7 +59,7 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
                 l.of.vocabulary = divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
                 for (l.of.zero = 0; l.of.zero < (grid_group_size(&g, AXIS_GRADIENT) > 1 ? STORAGE_LEVELS : 1);
                      l.of.zero++)
-                    add(all, l, t);
+                    add_layout(all, l, t);
             }
         }
     }
@@ -85,7 +85,7 @@ enum { LEAST_CONTEXT = 4096 };
 /* Returns the most useful ranks along a coordinate: ranks that divide a layer's weights wait for each other, and stay
  * on a node; the keys of long samples are worth a way between nodes (2407.21783 has 16 ranks of 8,192 tokens).
  * Coordinates that divide samples: none until the number of remaining ranks is known. */
-static int64_t worth_along(int coordinate, const search_terms *t)
+static int64_t limit_along(int coordinate, const search_terms *t)
 {
     switch (axis_coordinates[coordinate].divides) {
     case AXIS_DIVIDES_TOKENS:
@@ -102,7 +102,7 @@ static int64_t worth_along(int coordinate, const search_terms *t)
 
 static int most_along(int coordinate, const search_terms *t)
 {
-    int64_t most = worth_along(coordinate, t);
+    int64_t most = limit_along(coordinate, t);
     most = most > 1 ? most : 1;
     return (int)(most < t->ranks ? most : t->ranks);
 }
@@ -276,7 +276,7 @@ static int estimate(search_layout *layouts, int count, search_layout *least, con
 
 /* ---- exact ------------------------------------------------------------------------------------------------------- */
 
-static void take(search_result *out, const plan *p, const search_terms *t)
+static void take_result(search_result *out, const plan *p, const search_terms *t)
 {
     const plan_rank *most = plan_neediest(p);
     out->seconds = p->step_seconds;
@@ -324,7 +324,7 @@ static status exact(search_result *out, const search_terms *t, const search_layo
         load_expect(&load, t->law, &o);
     prices.load = load.slowest;
     TRY(plan_make_step(&p, &o, &prices));
-    take(out, &p, t);
+    take_result(out, &p, t);
     out->replays = load.replays;
     out->seconds *= 1 + load.replays;
     out->mfu /= 1 + load.replays;
@@ -496,7 +496,7 @@ static int programs(const search_terms *t, const search_layout *best)
     return most < SEARCH_LEAST ? SEARCH_LEAST : most > SEARCH_MOST ? SEARCH_MOST : (int)most;
 }
 
-static void tell(const search *s, const search_terms *t, int shown)
+static void log_progress(const search *s, const search_terms *t, int shown)
 {
     if (t->progress)
         t->progress(t->context, s->exact, shown, s->count ? &s->results[0] : NULL);
@@ -513,7 +513,7 @@ static void play_named(search *out, tries *all, const search_terms *t, int until
         if (n <= 0)
             break;
         play_round(out, all, t, these, n);
-        tell(out, t, shown);
+        log_progress(out, t, shown);
     }
 }
 
@@ -549,7 +549,7 @@ static void play_found(search *out, const search_terms *t, search_layout *layout
     for (; at < kept && at < room; at += ROUND) {
         int left = kept < room ? kept - at : room - at;
         play_round(out, NULL, t, &layouts[at], left < ROUND ? left : ROUND);
-        tell(out, t, shown);
+        log_progress(out, t, shown);
     }
 }
 

@@ -151,7 +151,7 @@ static void count_parameters(part *out, const decoder *d)
         const parameter *p = d->parameters[i];
         double elements = (double)p->rows * (double)p->columns;
         out->parameters += elements;
-        out->of_experts += p->replicas == AXIS_HOLDERS ? elements : 0;
+        out->of_experts += p->replicas == AXIS_EXPERT_DATA ? elements : 0;
     }
 }
 
@@ -348,7 +348,7 @@ static part sum_layers(const search_estimate *e, const probe *p, const int *coun
 
 /* Number of layers of a kind that a chunk has in addition, the last of all or another one: where the stages divide the
  * vocabulary, the MTP module stays with the last chunk and counts as a layer of the last layer's kind. */
-static int layers_behind(const search_estimate *e, const search_layout *l, bool last, int kind)
+static int mtp_layers_of(const search_estimate *e, const search_layout *l, bool last, int kind)
 {
     return last && search_divides_vocabulary(l) && kind == kind_of_ends(e) ? e->of->model.shape.mtp_layers : 0;
 }
@@ -358,7 +358,7 @@ static part ends_of(const search_estimate *e, const search_layout *l, const prob
 {
     part ends = p->ends;
     const part *block = &p->kinds[kind_of_ends(e)];
-    if (layers_behind(e, l, true, kind_of_ends(e)) == 0)
+    if (mtp_layers_of(e, l, true, kind_of_ends(e)) == 0)
         return ends;
     for (int i = 0; i < PHASE_COUNT; i++)
         ends.phase[i] = fmax(ends.phase[i] - block->phase[i], 0);
@@ -376,8 +376,8 @@ static status divide(int *layers, const search_estimate *e, const search_layout 
     AUTO_FREE double *each = must_alloc((unsigned long)count * sizeof *each);
     for (int i = 0; i < count; i++)
         each[i] = seconds_of(&p->kinds[e->kind_of[i]]) / unit;
-    const int kind = kind_of_ends(e), behind = layers_behind(e, l, true, kind);
-    const double last = behind * seconds_of(&p->kinds[kind]);
+    const int kind = kind_of_ends(e), mtp_layers = mtp_layers_of(e, l, true, kind);
+    const double last = mtp_layers * seconds_of(&p->kinds[kind]);
     partition_costs costs = {.layers = each,
                              .last = (search_divides_vocabulary(l) ? last : seconds_of(&p->ends)) / unit};
     return partition_automatic(layers, &costs, count, l->of.size[GRID_PIPELINE] * l->of.virtual_stages);
@@ -393,7 +393,7 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
     for (int i = 0; i < count; i++) {
         memset(counts, 0, (unsigned long)e->kinds * sizeof *counts);
         count_kinds(counts, e, first, layers[i]);
-        counts[kind_of_ends(e)] += layers_behind(e, l, i == count - 1, kind_of_ends(e));
+        counts[kind_of_ends(e)] += mtp_layers_of(e, l, i == count - 1, kind_of_ends(e));
         part sum = sum_layers(e, p, counts);
         double ends = search_divides_vocabulary(l) ? 1.0 / count : i == count - 1;
         double weight = schedule_splits(&e->last) ? sum.weight + ends * of_ends.weight : 0;
@@ -440,7 +440,7 @@ static double data_seconds(const search_estimate *e, const search_layout *l, con
     double weights = layers->memory[CLASS_WEIGHT], gradients = layers->memory[CLASS_GRADIENT],
            experts = expert_share(layers);
     double rest = seconds_along(e, l, AXIS_GRADIENT, (1 - experts) * weights, (1 - experts) * gradients);
-    return experts > 0 ? rest + seconds_along(e, l, AXIS_HOLDERS, experts * weights, experts * gradients) : rest;
+    return experts > 0 ? rest + seconds_along(e, l, AXIS_EXPERT_DATA, experts * weights, experts * gradients) : rest;
 }
 
 /* A vocabulary that is divided over the stages: micro-batches of a chunk that are held longer until the head has
@@ -460,7 +460,7 @@ static double own_part(const search_layout *l, tensor_class class, const part *o
 {
     double experts = expert_share(of);
     return all * ((1 - experts) / sharing_ranks(l, AXIS_GRADIENT, class) +
-                  (experts > 0 ? experts / sharing_ranks(l, AXIS_HOLDERS, class) : 0));
+                  (experts > 0 ? experts / sharing_ranks(l, AXIS_EXPERT_DATA, class) : 0));
 }
 
 /* Bytes of a stage of these layers, with `held` micro-batches of its activations at the peak. */
@@ -517,7 +517,7 @@ static void count_stages(int *stages, const search_estimate *e, const search_lay
     for (int i = 0; i < count; i++) {
         int *counts = &stages[chunk_map_stage(map, i) * e->kinds];
         count_kinds(counts, e, first, layers[i]);
-        counts[kind_of_ends(e)] += layers_behind(e, l, i == count - 1, kind_of_ends(e));
+        counts[kind_of_ends(e)] += mtp_layers_of(e, l, i == count - 1, kind_of_ends(e));
         first += layers[i];
     }
 }

@@ -245,7 +245,7 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
         record_forward(out, c, what->chunk, what->training);
     }
     for (int i = 0; i < PHASE_COUNT; i++)
-        product_settle(&r->body[i], c->options.precision);
+        product_check_types(&r->body[i], c->options.precision);
     tensor *ends[2 * LAYER_HEAD_PASSES];
     for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++) {
         ends[2 * pass] = out->of[pass].output;
@@ -496,7 +496,7 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
             append_waits(u->out, launches[s->pair]);
             continue;
         }
-        if (s->kind == LOWERING_MEET) {
+        if (s->kind == LOWERING_EXCHANGE) {
             launches[i] = append_meeting(u, s->payload, s->action.microbatch);
             continue;
         }

@@ -84,7 +84,7 @@ static users *users_open(const program *p)
 }
 
 /* Returns the first of these ascending positions after `at`, if it is below `most`; else `most`. */
-static int first_behind(const int *positions, int count, int at, int most)
+static int first_later(const int *positions, int count, int at, int most)
 {
     int low = 0, high = count;
     while (low < high) {
@@ -108,7 +108,7 @@ static int users_first(const users *u, int at)
         const storage_users *s = t ? place_of(u, t) : NULL;
         bool writes = k >= OP_MAX_IN;
         if (t)
-            first = first_behind(writes ? s->at : s->write, writes ? s->count : s->writes, at, first);
+            first = first_later(writes ? s->at : s->write, writes ? s->count : s->writes, at, first);
     }
     return first;
 }

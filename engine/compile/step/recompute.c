@@ -183,7 +183,7 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
 /* Can its outputs be recomputed, and would that be asked for? */
 static bool can_drop(const op *o)
 {
-    if (o->detached || o->remade || op_has(o, OP_GATHER | OP_STATEFUL))
+    if (o->detached || o->recomputed || op_has(o, OP_GATHER | OP_STATEFUL))
         return false;
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (o->out[i] && !o->out[i]->keep)

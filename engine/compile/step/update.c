@@ -16,7 +16,7 @@
 #include "kernels/record/replicas.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "engine/compile/model/duty.h"
+#include "engine/compile/model/owner.h"
 
 static const char *label_of(compiled_program *out, const parameter *p, const char *what)
 {
@@ -79,7 +79,7 @@ static void divide_all(offload *o)
         const storage *s = &o->c->storage[p->number];
         if (!optimizer_offloads(&o->c->options, p))
             continue;
-        const int64_t all = duty_of(o->c->around.group, s, DUTY_UPDATE).rows;
+        const int64_t all = owner_rows_of(o->c->around.group, s, OWNER_UPDATES).rows;
         const int64_t most = all > 0 ? rows_at_a_time(o->c, s) : 0;
         for (int64_t first = 0, rows; first < all; first += rows) {
             rows = first + most < all ? most : all - first;
@@ -159,7 +159,7 @@ static void offload_ahead(offload *o)
 
 /* Appends the updates of all pieces: for each the fetch of a later piece, the optimizer's ops, and the store of the
  * piece. `gradient`: by number. peaks: qk_clip_gather()'s. */
-static void offload_update(offload *o, tensor *const *gradient, tensor *control, tensor *peaks)
+static void offload_update(offload *o, tensor *const *gradient, tensor *control, tensor *max_logits)
 {
     for (int i = 0; i < o->count; i++) {
         piece *q = &o->pieces[i];
@@ -177,7 +177,7 @@ static void offload_update(offload *o, tensor *const *gradient, tensor *control,
                                              .rows = q->rows,
                                              .gradient = gradient[s->of->number],
                                              .control = control,
-                                             .peaks = peaks});
+                                             .max_logits = max_logits});
         const char *label = label_of(o->out, s->of, "store_host");
         for (int k = 0; k < OPERANDS; k++) {
             if (!q->host[k])
@@ -217,10 +217,10 @@ typedef struct update {
     travelling *on_way; /* sums over the replicas in compressed form; NULL: uncompressed */
     keeping *kept;
     int travel_count, kept_count;
-    offload *offload; /* parameters in host memory */
-    bool counts;      /* something was added to the norm's bins */
-    tensor *choices;  /* tokens by expert, of all ranks */
-    tensor *peaks;    /* largest scores of attention, of all ranks; or NULL */
+    offload *offload;   /* parameters in host memory */
+    bool counts;        /* something was added to the norm's bins */
+    tensor *choices;    /* tokens by expert, of all ranks */
+    tensor *max_logits; /* largest scores of attention, of all ranks; or NULL */
 } update;
 
 static tensor *append(compiled_program *out, const char *label, const op *like, tensor *into)
@@ -536,7 +536,7 @@ static void count_squares(update *u, const parameter *p)
 {
     const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number];
-    duty_rows counted = duty_of(u->c->around.group, s, DUTY_COUNT);
+    owner_rows counted = owner_rows_of(u->c->around.group, s, OWNER_COUNTS);
     int64_t first = counted.first - (s->divided && !p->vector ? s->own_first : 0); /* first of the rows at hand */
     if (counted.rows == 0 || p->counted)
         return;
@@ -642,7 +642,7 @@ static void append_updates(update *u, tensor *control)
         const parameter *p = u->c->model.parameters[i];
         const storage *s = &u->c->storage[p->number];
         tensor *d = u->gradient[p->number];
-        if (!p->counted && duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 &&
+        if (!p->counted && owner_rows_of(u->c->around.group, s, OWNER_UPDATES).rows > 0 &&
             !optimizer_offloads(&u->c->options, p))
             optimizer_append(&(optimizer_update){.out = u->out,
                                                  .c = u->c,
@@ -650,9 +650,9 @@ static void append_updates(update *u, tensor *control)
                                                  .rows = d->shape[0],
                                                  .gradient = d,
                                                  .control = control,
-                                                 .peaks = u->peaks});
+                                                 .max_logits = u->max_logits});
     }
-    offload_update(u->offload, u->gradient, control, u->peaks);
+    offload_update(u->offload, u->gradient, control, u->max_logits);
 }
 
 void update_append(compiled_program *out, const compiled *c)
@@ -677,7 +677,7 @@ void update_append(compiled_program *out, const compiled *c)
     op sum = {.kind = OP_all_reduce, .in = {u.choices}, .at = op_along(c->around.group, AXIS_GRID)};
     if (tensor_elements(u.choices) > 0 && sum.at.group_size > 1)
         u.choices = append(out, "experts/sum counts", &sum, u.choices);
-    u.peaks = qk_clip_gather(out, c);
+    u.max_logits = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);
     for (int i = 0; i < u.kept_count; i++) { /* keep the error feedback for the next step, unless this one is skipped */
         op keep = {.kind = OP_store_feedback, .in = {u.kept[i].kept, control}, .out = {u.kept[i].feedback}};

@@ -380,7 +380,7 @@ status profile_save(const char *path, const profile *p)
     return s;
 }
 
-static status take(profile *out, json_t *root, const char *path)
+static status read_profile(profile *out, json_t *root, const char *path)
 {
     const json_t *base = json_object_get(root, "base"), *name = json_object_get(root, "name");
     if ((base && !json_is_string(base)) || (name && !json_is_string(name)))
@@ -421,7 +421,7 @@ status profile_open(profile *out, const char *name)
     if (access(name, R_OK) != 0)
         return status_fail(STATUS_USAGE, "%s is neither a file nor one of %s", name, profile_names());
     TRY(load(&root, name));
-    status s = take(out, root, name);
+    status s = read_profile(out, root, name);
     json_decref(root);
     if (s != STATUS_OK)
         profile_free(out);

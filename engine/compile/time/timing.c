@@ -41,7 +41,7 @@ void timing_free(timing *p)
     *p = (timing){0};
 }
 
-static timing_op take(const profile *p, const grid *g, const program *list, int i)
+static timing_op timing_of(const profile *p, const grid *g, const program *list, int i)
 {
     const op *o = list->ops[i];
     timing_op e = {.request = o->at.request,
@@ -90,7 +90,7 @@ void timing_add(timing *p, const grid *g, const program *list, int requests)
     *r = (timing_rank){.grid = *g, .count = list->count, .requests = requests, .last_action = -1};
     r->ops = must_alloc((unsigned long)(list->count + 1) * sizeof *r->ops);
     for (int i = 0; i < list->count; i++) {
-        r->ops[i] = take(p->profile, &r->grid, list, i);
+        r->ops[i] = timing_of(p->profile, &r->grid, list, i);
         r->last_action = list->ops[i]->microbatch >= 0 ? i : r->last_action;
     }
     if (p->profile->as_lowered)
@@ -213,7 +213,7 @@ static int parties(int *out, const player *s, int rank, const timing_op *e)
 }
 
 /* The first time from `start` on at which the link is free for `seconds`. */
-static double gap(const link *l, double start, double seconds)
+static double first_gap(const link *l, double start, double seconds)
 {
     for (int i = 0; i < l->count; i++)
         if (l->from[i] < start + seconds && l->to[i] > start)
@@ -221,7 +221,7 @@ static double gap(const link *l, double start, double seconds)
     return start;
 }
 
-static void occupy(link *l, double from, double to)
+static void take_link(link *l, double from, double to)
 {
     if (l->count == BUSY) {
         memmove(l->from, l->from + 1, (BUSY - 1) * sizeof *l->from);
@@ -254,7 +254,7 @@ static double free_links(const player *s, const int *members, const int *links, 
     for (bool moved = true; moved;) {
         moved = false;
         for (int i = 0; i < count; i++) {
-            double later = gap(&s->links[members[i]][links[i]], start, seconds);
+            double later = first_gap(&s->links[members[i]][links[i]], start, seconds);
             moved |= later > start;
             start = later;
         }
@@ -300,7 +300,7 @@ static void note_wait(queue *q, link *on, const timing_op *e, double start, doub
 }
 
 /* Begins the collective at the head of all `members`' queues. */
-static void meet(player *s, const int *members, const int *communicators, int count)
+static void start_collective(player *s, const int *members, const int *communicators, int count)
 {
     double start = 0, seconds = 0;
     int cause_rank = -1, cause_op = -1;
@@ -340,12 +340,12 @@ static void meet(player *s, const int *members, const int *communicators, int co
             continue;
         q->free = end;
         if (seconds > 0)
-            occupy(&s->links[r][links[i]], begin, end);
+            take_link(&s->links[r][links[i]], begin, end);
     }
 }
 
 /* Begins the collective at the head of a rank's queue, if all participants have come to it. */
-static bool try_meet(player *s, int rank, int communicator)
+static bool try_start_collective(player *s, int rank, int communicator)
 {
     int members[TIMING_STAGES], theirs[TIMING_STAGES];
     const timing_op *e = head_of(s, rank, communicator);
@@ -353,15 +353,15 @@ static bool try_meet(player *s, int rank, int communicator)
         return false;
     int count = parties(members, s, rank, e);
     for (int i = 0; i < count; i++) {
-        timing_op turned = *e;
+        timing_op mirrored = *e;
         if (e->peer >= 0 && i == 1)
-            turned.peer = rank;
-        theirs[i] = communicator_of(&turned);
+            mirrored.peer = rank;
+        theirs[i] = communicator_of(&mirrored);
         const timing_op *other = head_of(s, members[i], theirs[i]);
         if (!other || (e->peer >= 0 && i == 1 && other->sends == e->sends))
             return false;
     }
-    meet(s, members, theirs, count);
+    start_collective(s, members, theirs, count);
     return true;
 }
 
@@ -433,7 +433,7 @@ static void launch(player *s, int rank, int at)
     queue *q = &s->queues[rank][k];
     e->launched = s->now[rank];
     q->launched[q->tail++] = at;
-    while (try_meet(s, rank, k))
+    while (try_start_collective(s, rank, k))
         ;
 }
 

@@ -7,7 +7,7 @@
 
 /* Tokens are gathered and their sums scattered, in the backward pass again, and once more for passes that are
  * recomputed; slots of the first pass go there and back in either direction, and slots of overflow passes once more. */
-enum { GATHERED = 4, KEPT = 4, REMADE = 6 };
+enum { GATHERED = 4, KEPT = 4, RECOMPUTED = 6 };
 
 double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
 {
@@ -20,7 +20,7 @@ double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
     double row = (double)o->shape.hidden_size * dtype_bytes(precision_compute(o->precision)), others = s.ranks - 1;
     if (slots)
         return KEPT * profile_collective(p, &g, AXIS_EXPERT, OP_all_to_all, others * (double)w.rows * row) +
-               REMADE * w.count *
+               RECOMPUTED * w.count *
                    profile_collective(p, &g, AXIS_EXPERT, OP_all_to_all, others * (double)w.overflow * row);
     double tokens = (double)tokens_count(o).between;
     return (GATHERED + (w.count > 0)) * profile_collective(p, &g, AXIS_EXPERT, OP_all_gather, others * tokens * row);

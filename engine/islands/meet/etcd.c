@@ -129,7 +129,7 @@ static void post(http_answer *out, etcd *e, const char *address, const char *pat
 }
 
 /* Asks the nodes in turn. */
-static status ask(json_t **out, etcd *e, const char *path, const char *body)
+static status post_json(json_t **out, etcd *e, const char *path, const char *body)
 {
     status s = STATUS_FAILED;
     for (int i = 0; i < e->nodes; i++) {
@@ -159,7 +159,7 @@ static status log_in(etcd *e)
 {
     json_auto_t *body = json_pack("{s:s, s:s}", "name", e->user, "password", e->password), *answer = NULL;
     AUTO_FREE char *words = json_dumps(body, JSON_COMPACT);
-    TRY(ask(&answer, e, "/v3/auth/authenticate", words));
+    TRY(post_json(&answer, e, "/v3/auth/authenticate", words));
     static const char sound[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=._-";
     const char *token = json_string_value(json_object_get(answer, "token"));
     free(e->token); /* the token becomes a line of a header */
@@ -174,13 +174,13 @@ static status call(json_t **out, etcd *e, const char *path, json_t *body)
     json_decref(body);
     if (e->user && !e->token)
         TRY(log_in(e));
-    status s = ask(out, e, path, words);
+    status s = post_json(out, e, path, words);
     if (s == STATUS_OK || !e->user || !strstr(status_message(), "token"))
         return s;
     free(e->token);
     e->token = NULL;
     TRY(log_in(e));
-    return ask(out, e, path, words);
+    return post_json(out, e, path, words);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */

@@ -147,7 +147,7 @@ static status check_fingerprint(membership *m, const json_t *pairs)
 
 /* Takes the slot, or the server's place, if its record has this revision (0: there is none). Writes the turn key, so
  * that a former process's decision that had no answer is not carried out any more. */
-static status take(bool *done, membership *m, const json_t *pairs, int slot, int64_t revision)
+static status take_slot(bool *done, membership *m, const json_t *pairs, int slot, int64_t revision)
 {
     m->slot = slot;
     AUTO_FREE char *member = own_path(m, OWN_MEMBER), *name = path_of(m, "name", slot);
@@ -194,7 +194,7 @@ static status try_server(bool *done, membership *m, const json_t *pairs)
     if (there && !is_ours(m, there))
         return status_fail(STATUS_FAILED, "outer.run %s has a server at work, %s: give this one another outer.run",
                            m->options.run, name);
-    return take(done, m, pairs, ROSTER_SERVER, revision_of(there));
+    return take_slot(done, m, pairs, ROSTER_SERVER, revision_of(there));
 }
 
 /* Tries to claim a slot. An island or server that was killed keeps its place until its lease has run out. */
@@ -214,10 +214,10 @@ static status claim_once(bool *done, bool *reached, membership *m)
         mine_is_held |= find_pair(pairs, "member", i) && !strcmp(text_of(find_pair(pairs, "name", i)), m->name);
     }
     if (ours >= 0)
-        return take(done, m, pairs, ours, revision_of(find_pair(pairs, "member", ours)));
+        return take_slot(done, m, pairs, ours, revision_of(find_pair(pairs, "member", ours)));
     if (best < 0 || (mine_is_held && m->options.slot < 0))
         return refuse_slot(m, pairs);
-    return take(done, m, pairs, best, 0);
+    return take_slot(done, m, pairs, best, 0);
 }
 
 /* Claims a slot, or the server's place. A request without an answer may have been carried out, or be so later: the slot
@@ -371,7 +371,7 @@ static void note_turn(membership *m, const json_t *pairs)
 
 /* Resolves a decision without an answer. A decision holds only while our turn key is unchanged: once that is written
  * again, reading shows whether it was carried out; it never will be later. */
-static status settle_doubt(membership *m)
+static status resolve_doubt(membership *m)
 {
     json_auto_t *pairs = NULL;
     if (!m->doubt)
@@ -446,7 +446,7 @@ static status take_turn(json_t **pairs, membership *m, char *const wanted[OWN_KE
 {
     TRY(keep_lease(m, wanted[OWN_MEMBER]));
     TRY(write_own(m, wanted));
-    TRY(settle_doubt(m));
+    TRY(resolve_doubt(m));
     if (d->head)
         TRY(try_decision(m, d));
     return read_pairs(pairs, m);

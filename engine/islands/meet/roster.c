@@ -284,7 +284,7 @@ void news_close(news *n)
     free(n);
 }
 
-__attribute__((format(printf, 2, 3))) static void tell(const news *n, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void log_news(const news *n, const char *format, ...)
 {
     char line[NEWS_LINE];
     va_list arguments;
@@ -309,9 +309,10 @@ static void tell_gone(news *n, const roster *r, int slot, double now, int lease)
     char when[48];
     say_when(when, sizeof when, r, slot);
     if (!strcmp(r->member[slot].left, k->id))
-        tell(n, "islands: %s (slot %d) left %s", k->name, slot, when);
+        log_news(n, "islands: %s (slot %d) left %s", k->name, slot, when);
     else
-        tell(n, "islands: %s (slot %d) is away %s: it has given no sign of life for %d s", k->name, slot, when, lease);
+        log_news(n, "islands: %s (slot %d) is away %s: it has given no sign of life for %d s", k->name, slot, when,
+                 lease);
     k->here = false;
     k->gone = now;
 }
@@ -323,10 +324,10 @@ static void tell_came(news *n, const roster *r, int slot, double now)
     char when[48];
     say_when(when, sizeof when, r, slot);
     if (!k->ever || strcmp(k->name, m->name) != 0)
-        tell(n, "islands: %s (slot %d) joined %s", m->name, slot, when);
+        log_news(n, "islands: %s (slot %d) joined %s", m->name, slot, when);
     else
-        tell(n, "islands: %s (slot %d) is back %s%s, %.0f s after it had gone", m->name, slot, when,
-             strcmp(k->id, m->id) != 0 ? ", started again" : "", now - k->gone);
+        log_news(n, "islands: %s (slot %d) is back %s%s, %.0f s after it had gone", m->name, slot, when,
+                 strcmp(k->id, m->id) != 0 ? ", started again" : "", now - k->gone);
 }
 
 static void remember(known *k, const roster_member *m)
@@ -347,7 +348,7 @@ static void tell_first(news *n, const roster *r)
         snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", m->name);
         remember(&n->slot[s], m);
     }
-    tell(n, "islands: at work beside this one: %s", *names ? names : "none yet");
+    log_news(n, "islands: at work beside this one: %s", *names ? names : "none yet");
     n->looked = true;
 }
 

@@ -124,7 +124,7 @@ islands_plan islands_plan_of(const config *c, int ranks, double step_seconds, do
     return p;
 }
 
-static void *take(char **at, int64_t bytes)
+static void *take_bytes(char **at, int64_t bytes)
 {
     char *here = *at;
     *at += aligned(bytes);
@@ -141,21 +141,21 @@ static status open_memory(outer *o, bool server)
     char *at = arena_base(m->arena);
     memset(at, 0, (size_t)l.bytes);
     o->units.elements = l.elements;
-    m->reference = take(&at, 4 * l.elements);
-    m->rest = part.rest ? take(&at, 4 * l.elements) : NULL;
-    m->momentum = part.momentum ? take(&at, 4 * l.elements) : NULL;
-    m->error = part.error ? take(&at, 4 * l.elements) : NULL;
-    m->reference_before = part.undo > 0 ? take(&at, 4 * l.elements) : NULL;
-    m->momentum_before = part.undo > 1 ? take(&at, 4 * l.elements) : NULL;
-    m->values = take(&at, 4 * l.largest);
-    m->other = take(&at, 4 * l.largest);
+    m->reference = take_bytes(&at, 4 * l.elements);
+    m->rest = part.rest ? take_bytes(&at, 4 * l.elements) : NULL;
+    m->momentum = part.momentum ? take_bytes(&at, 4 * l.elements) : NULL;
+    m->error = part.error ? take_bytes(&at, 4 * l.elements) : NULL;
+    m->reference_before = part.undo > 0 ? take_bytes(&at, 4 * l.elements) : NULL;
+    m->momentum_before = part.undo > 1 ? take_bytes(&at, 4 * l.elements) : NULL;
+    m->values = take_bytes(&at, 4 * l.largest);
+    m->other = take_bytes(&at, 4 * l.largest);
     for (int i = 0; i < part.each; i++)
-        m->each[i] = take(&at, 4 * l.largest);
-    m->products = take(&at, l.products);
-    m->scratch = part.scratch > 2 ? take(&at, 4 * l.largest) : NULL;
-    m->out = server ? NULL : take(&at, l.coded);
+        m->each[i] = take_bytes(&at, 4 * l.largest);
+    m->products = take_bytes(&at, l.products);
+    m->scratch = part.scratch > 2 ? take_bytes(&at, 4 * l.largest) : NULL;
+    m->out = server ? NULL : take_bytes(&at, l.coded);
     for (int s = 0; s < part.encoded - !server; s++)
-        m->in[s] = take(&at, l.coded);
+        m->in[s] = take_bytes(&at, l.coded);
     return STATUS_OK;
 }
 

@@ -220,7 +220,7 @@ void outer_merge_weights(islands *o, bool mean)
 
 /* ---- weights and reference --------------------------------------------------------------------------------------- */
 
-void outer_settle(islands *o, int fragment)
+void outer_apply_merge(islands *o, int fragment)
 {
     const outer_memory *memory = &o->core.memory;
     float mix = (float)o->core.config->outer.mix;

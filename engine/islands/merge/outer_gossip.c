@@ -119,13 +119,13 @@ static status push(islands *o, islands_position *p)
     return STATUS_OK;
 }
 
-static void settle(islands *o, const islands_position *p)
+static void finish_merge(islands *o, const islands_position *p)
 {
     (void)p;
     if (at_the_end(o, o->offered.step))
         outer_give_reference(o, o->core.fragment);
     else
-        outer_settle(o, o->core.fragment);
+        outer_apply_merge(o, o->core.fragment);
 }
 
 static status begin(islands *o, islands_position *p, int fragment)
@@ -143,7 +143,7 @@ static status begin(islands *o, islands_position *p, int fragment)
     if (o->stage != OUTER_OFFERED)
         return STATUS_OK;
     if (last)
-        o->offered.settle_at = p->step;
+        o->offered.apply_at = p->step;
     o->gossip.number = number;
     o->gossip.partners =
         last ? ready : rule_group(ready, c->slot, c->config->outer.group, (uint64_t)c->config->train.seed, number);
@@ -183,4 +183,4 @@ static status join(islands *o, islands_position *p)
     return STATUS_OK;
 }
 
-const outer_topology outer_topology_gossip = {join, begin, push, settle, leave, end};
+const outer_topology outer_topology_gossip = {join, begin, push, finish_merge, leave, end};

@@ -70,7 +70,7 @@ json_t *islands_meta(const islands *o)
     return json_pack("{s:I, s:I, s:I, s:i, s:o, s:i, s:I}", "releases", (json_int_t)o->releases, "merge",
                      (json_int_t)o->core.merge, "history", (json_int_t)o->core.history, "slot", o->core.slot,
                      "merged_at", at, "fragment", o->core.fragment, "settle_at",
-                     (json_int_t)(o->stage == OUTER_MERGED ? o->offered.settle_at : 0));
+                     (json_int_t)(o->stage == OUTER_MERGED ? o->offered.apply_at : 0));
 }
 
 static int64_t within(const json_t *object, const char *key, int64_t low, int64_t high)
@@ -88,8 +88,8 @@ static void read_meta(islands *o, const json_t *meta)
     o->core.history = within(meta, "history", 0, INT64_MAX);
     o->hint = (int)within(meta, "slot", 0, ROSTER_SLOTS - 1);
     o->core.fragment = (int)within(meta, "fragment", 0, o->core.config->outer.fragments - 1);
-    o->offered.settle_at = within(meta, "settle_at", 0, most);
-    o->stage = o->offered.settle_at > 0 ? OUTER_MERGED : OUTER_IDLE;
+    o->offered.apply_at = within(meta, "settle_at", 0, most);
+    o->stage = o->offered.apply_at > 0 ? OUTER_MERGED : OUTER_IDLE;
     for (int f = 0; f < o->core.config->outer.fragments; f++)
         o->merged_at[f] = (int64_t)json_integer_value(json_array_get(at, (size_t)f));
     o->resumed = true;
@@ -135,7 +135,7 @@ void outer_offer(islands *o, const islands_position *p, int fragment, int64_t me
     o->stage = OUTER_OFFERED;
     o->offered = (outer_offered){.step = p->step,
                                  .id = (int64_t)(id >> 1),
-                                 .settle_at = p->step + c->config->outer.delay,
+                                 .apply_at = p->step + c->config->outer.delay,
                                  .deadline = c->now + c->config->outer.timeout};
     outer_serve_change(c, merge, p->step, fragment);
     (void)outer_everywhere(c, 0); /* wait until every rank serves the offer */
@@ -192,9 +192,9 @@ status outer_await(islands *o, islands_position *p)
     return s;
 }
 
-static void settle(islands *o, const islands_position *p)
+static void finish_merge(islands *o, const islands_position *p)
 {
-    o->topology->settle(o, p);
+    o->topology->finish_merge(o, p);
     o->stage = OUTER_IDLE;
 }
 
@@ -202,7 +202,7 @@ status outer_finish(islands *o, islands_position *p)
 {
     TRY(outer_await(o, p));
     if (o->stage == OUTER_MERGED)
-        settle(o, p);
+        finish_merge(o, p);
     return STATUS_OK;
 }
 
@@ -211,7 +211,7 @@ status outer_hand_over(islands *o, islands_position *p, const char *what)
     log_info("islands: handing over the change since the last %s before this island leaves", what);
     o->parting = true;
     TRY(o->topology->begin(o, p, 0));
-    o->offered.settle_at = p->step;
+    o->offered.apply_at = p->step;
     return outer_finish(o, p);
 }
 
@@ -258,13 +258,13 @@ static status after_step(islands *o, islands_position *p)
     o->core.step = p->step;
     if (o->topology->end && p->step == o->core.config->train.steps)
         return o->topology->end(o, p);
-    if (o->stage == OUTER_MERGED && p->step >= o->offered.settle_at)
-        settle(o, p);
+    if (o->stage == OUTER_MERGED && p->step >= o->offered.apply_at)
+        finish_merge(o, p);
     if (o->stage != OUTER_IDLE && o->stage != OUTER_MERGED)
         TRY(o->topology->push(o, p));
     if (fragment >= 0 && o->stage == OUTER_IDLE)
         TRY(o->topology->begin(o, p, fragment));
-    return o->stage != OUTER_IDLE && p->step >= o->offered.settle_at ? outer_finish(o, p) : STATUS_OK;
+    return o->stage != OUTER_IDLE && p->step >= o->offered.apply_at ? outer_finish(o, p) : STATUS_OK;
 }
 
 status islands_step(islands *o, islands_position *p, islands_moment when)

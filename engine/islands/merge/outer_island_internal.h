@@ -39,9 +39,9 @@ typedef enum outer_stage {
 
 /* This island's offer. */
 typedef struct outer_offered {
-    int64_t step;      /* step of the offer */
-    int64_t id;        /* unique; answers to the offer repeat it */
-    int64_t settle_at; /* the weights take the reference after this step */
+    int64_t step;     /* step of the offer */
+    int64_t id;       /* unique; answers to the offer repeat it */
+    int64_t apply_at; /* the weights take the reference after this step */
     double deadline;
     int64_t withdrawn; /* number of the writing, membership.h */
 } outer_offered;
@@ -92,7 +92,7 @@ typedef struct outer_topology {
     /* Checks once on the state of the offer. */
     status (*push)(islands *o, islands_position *p);
     /* Copies the result of the merge to the weights. */
-    void (*settle)(islands *o, const islands_position *p);
+    void (*finish_merge)(islands *o, const islands_position *p);
     /* Ends the job once no merge is under way. */
     status (*leave)(islands *o, islands_position *p);
     /* Runs after train.steps in place of the above; NULL: ends as usual. */
@@ -149,7 +149,7 @@ void outer_merge_changes(islands *o, bool took_part);
 /* Gossip: updates the reference by the exchange with the partners; `mean`: sets it to the mean of their weights. */
 void outer_merge_weights(islands *o, bool mean);
 /* Moves a fragment's weights to the reference, partly with outer.mix. */
-void outer_settle(islands *o, int fragment);
+void outer_apply_merge(islands *o, int fragment);
 /* Sets all units' weights to reference + rest, or to the reference alone. */
 void outer_take_reference(islands *o, bool with_rest);
 /* Set a fragment's weights to the reference, and the reference to its weights. */

@@ -535,10 +535,10 @@ static status push(islands *o, islands_position *p)
     return STATUS_OK;
 }
 
-static void settle(islands *o, const islands_position *p)
+static void finish_merge(islands *o, const islands_position *p)
 {
     (void)p;
-    outer_settle(o, o->core.fragment);
+    outer_apply_merge(o, o->core.fragment);
     outer_undo_taken(o);
 }
 
@@ -571,4 +571,4 @@ static status leave(islands *o, islands_position *p)
     return outer_hand_over(o, p, "merge");
 }
 
-const outer_topology outer_topology_all = {outer_join_all, begin, push, settle, leave, NULL};
+const outer_topology outer_topology_all = {outer_join_all, begin, push, finish_merge, leave, NULL};

@@ -37,7 +37,7 @@ static int find_tensor(const outer_units *u, const char *name)
     return -1;
 }
 
-static bool meet(share *out, const unit *u, const checkpoint_piece *p)
+static bool intersect(share *out, const unit *u, const checkpoint_piece *p)
 {
     bool matrix = p->of.dims > 1;
     box rows = {{u->first, 0}, {u->rows, matrix ? p->of.global[1] : 1}}, held = p->of.part;
@@ -61,7 +61,7 @@ static int list_mine(share **out, const outer *o, const checkpoint_piece *pieces
         MUST(wanted >= 0, "%s is no tensor of the model", pieces[i].of.name);
         for (int u = 0; u < o->units.count; u++) {
             share s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
-            if (o->units.list[u].tensor == wanted && meet(&s, &o->units.list[u], &pieces[i]))
+            if (o->units.list[u].tensor == wanted && intersect(&s, &o->units.list[u], &pieces[i]))
                 APPEND(*out, n) = s;
         }
     }

@@ -148,9 +148,9 @@ static status begin(islands *o, islands_position *p, int fragment)
     return STATUS_OK;
 }
 
-static void settle(islands *o, const islands_position *p)
+static void finish_merge(islands *o, const islands_position *p)
 {
-    outer_settle(o, 0);
+    outer_apply_merge(o, 0);
     outer_announce(&o->core, p->step, p->updates);
 }
 
@@ -214,4 +214,4 @@ static status join(islands *o, islands_position *p)
     return STATUS_OK;
 }
 
-const outer_topology outer_topology_server = {join, begin, push, settle, leave, NULL};
+const outer_topology outer_topology_server = {join, begin, push, finish_merge, leave, NULL};

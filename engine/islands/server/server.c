@@ -323,7 +323,7 @@ static void conclude(server *v)
 /* ---- offers ------------------------------------------------------------------------------------------------------ */
 
 /* Judges an offer by its age alone. */
-static roster_refusal judge(const server *v, const roster_member *m)
+static roster_refusal refusal_of(const server *v, const roster_member *m)
 {
     int64_t base = m->offer_merge - 1;
     if (base < 0 || base > v->core.merge)
@@ -345,7 +345,7 @@ static uint64_t fetch_offers(server *v)
         const roster_member *m = &v->core.roster.member[s];
         if (!is_open(v, s))
             outer_drop_fetch(&v->core, s);
-        else if (judge(v, m) == ROSTER_TAKEN)
+        else if (refusal_of(v, m) == ROSTER_TAKEN)
             here |= (uint64_t)outer_fetch_offer(&v->core, s, m->offer_id) << s;
     }
     return here;
@@ -411,7 +411,7 @@ static void decide_next(server *v)
         int s = (v->last + k) % ROSTER_SLOTS;
         if (s >= v->config->outer.slots || !is_open(v, s) || o->now < v->waits)
             continue;
-        roster_refusal r = judge(v, &o->roster.member[s]);
+        roster_refusal r = refusal_of(v, &o->roster.member[s]);
         if (r != ROSTER_TAKEN || bad >> s & 1)
             decide(v, s, r != ROSTER_TAKEN ? r : ROSTER_UNSOUND);
         else if (here >> s & 1)

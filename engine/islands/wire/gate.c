@@ -90,7 +90,7 @@ static bool split(char host[ADDRESS], int *port, const struct sockaddr_storage *
 
 /* Duplicates `fd`, if it is a connection to the port now; -1: it is not. ZeroMQ may have closed it, and its number may
  * have been reused. */
-static int hold(char from[ADDRESS], int fd, int port)
+static int dup_connection(char from[ADDRESS], int fd, int port)
 {
     struct sockaddr_storage own, peer;
     socklen_t a = sizeof own, b = sizeof peer;
@@ -107,7 +107,7 @@ static int hold(char from[ADDRESS], int fd, int port)
 static void cut(int fd, int port)
 {
     char from[ADDRESS];
-    AUTO_CLOSE own = hold(from, fd, port);
+    AUTO_CLOSE own = dup_connection(from, fd, port);
     if (own >= 0)
         shutdown(own, SHUT_RDWR);
 }
@@ -136,7 +136,7 @@ static void sweep(gate *g, int port)
     g->swept = now;
     for (int i = g->count - 1; i >= 0; i--) {
         char from[ADDRESS];
-        AUTO_CLOSE own = hold(from, g->list[i].fd, port);
+        AUTO_CLOSE own = dup_connection(from, g->list[i].fd, port);
         if (own < 0 || strcmp(from, g->list[i].origin->from) != 0)
             drop(g, i);
     }
@@ -176,7 +176,7 @@ static bool admit(gate *g, char from[ADDRESS], int fd, int port)
 {
     char host[ADDRESS];
     bool cut_one = false;
-    AUTO_CLOSE own = hold(host, fd, port);
+    AUTO_CLOSE own = dup_connection(host, fd, port);
     if (own < 0)
         return false; /* gone already */
     forget(g, fd);    /* its end event was missed */

@@ -237,7 +237,7 @@ static bool serve_one(transport *t)
 
 /* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
-static void set(void *socket, int option, int value)
+static void set_option(void *socket, int option, int value)
 {
     MUST(zmq_setsockopt(socket, option, &value, sizeof value) == 0, "ZeroMQ refuses option %d: %s", option,
          zmq_strerror(zmq_errno()));
@@ -246,9 +246,9 @@ static void set(void *socket, int option, int value)
 /* `longest`: limit of a frame, bytes. */
 static void bound(void *socket, int64_t longest)
 {
-    set(socket, ZMQ_LINGER, 0);
-    set(socket, ZMQ_SNDHWM, 2 * WINDOW);
-    set(socket, ZMQ_RCVHWM, 2 * WINDOW);
+    set_option(socket, ZMQ_LINGER, 0);
+    set_option(socket, ZMQ_SNDHWM, 2 * WINDOW);
+    set_option(socket, ZMQ_RCVHWM, 2 * WINDOW);
     MUST(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) == 0, "ZeroMQ knows no ZMQ_MAXMSGSIZE");
 }
 
@@ -292,7 +292,7 @@ static void advance(int *part, int64_t *first, const fetch *f, int64_t by)
     }
 }
 
-static void ask(transport *t, fetch *f)
+static void send_request(transport *t, fetch *f)
 {
     while (f->ask_part < f->count && f->asked - f->arrived < WINDOW) {
         uint8_t out[WIRE_HEADER];
@@ -364,7 +364,7 @@ static void work_on(transport *t, fetch *f)
             break;
     }
     if (f->state == TRANSPORT_WORKING && !f->begins)
-        ask(t, f);
+        send_request(t, f);
     else if (f->state != TRANSPORT_WORKING)
         disconnect(f);
 }
@@ -484,9 +484,9 @@ static status open_server(transport *t)
     t->server = zmq_socket(t->zmq, ZMQ_ROUTER);
     if (!t->zap || !t->server || zmq_bind(t->zap, "inproc://zeromq.zap.01") != 0)
         return status_fail(STATUS_FAILED, "cannot open sockets of ZeroMQ: %s", zmq_strerror(zmq_errno()));
-    set(t->zap, ZMQ_LINGER, 0);
+    set_option(t->zap, ZMQ_LINGER, 0);
     bound(t->server, LONGEST_REQUEST);
-    set(t->server, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
+    set_option(t->server, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
     TRY(gate_open(&t->gate, t->zmq, t->server));
     if (zmq_setsockopt(t->server, ZMQ_CURVE_SERVER, &yes, sizeof yes) != 0 ||
         zmq_setsockopt(t->server, ZMQ_CURVE_SECRETKEY, k->secret, KEYS_TEXT - 1) != 0 ||

@@ -217,7 +217,7 @@ static status hold_here(holder *whose, node_copies *k)
 }
 
 /* Locks the folder on all nodes; *worst: the worst owner. */
-static status hold(holder *worst, node_copies *k)
+static status lock_folders(holder *worst, node_copies *k)
 {
     holder mine = NOBODY;
     status s = comm_all_status(k->world, k->me == k->first ? hold_here(&mine, k) : STATUS_OK);
@@ -334,12 +334,12 @@ static status make_here(node_copies *k)
 
 /* Keeps the run's secret, or makes a new one if it has none or another owner has its folder: the run that this one was
  * copied from, or another user who has seen the name. */
-static status settle_secret(node_copies *k)
+static status agree_secret(node_copies *k)
 {
     known fresh = {.has_secret = true};
     holder whose = NOBODY;
     if (k->place.folder)
-        TRY(hold(&whose, k));
+        TRY(lock_folders(&whose, k));
     if (k->place.folder && whose < ALIVE)
         return STATUS_OK;
     if (k->me == 0)
@@ -360,7 +360,7 @@ status node_copies_begin(node_copies *k, const char *id, int64_t bytes)
         k->bytes += k->from[i] >= 0 ? all[k->from[i]] : 0;
     TRY(comm_all_status(k->world, check_room(k)));
     TRY(comm_all_status(k->world, arena_open(&k->buffers, 2 * (int64_t)BLOCK)));
-    TRY(settle_secret(k));
+    TRY(agree_secret(k));
     TRY(comm_all_status(k->world, k->me == k->first ? make_here(k) : STATUS_OK));
     snprintf(k->id, sizeof k->id, "%s", id);
     return comm_all_status(k->world, k->me == 0 ? write_known(k) : STATUS_OK);
@@ -748,7 +748,7 @@ status node_copies_adopt(int64_t *step, char **trouble, node_copies *k, const ch
     *step = -1;
     *trouble = NULL;
     if (*k->id)
-        TRY(hold(&whose, k));
+        TRY(lock_folders(&whose, k));
     if (whose >= ALIVE) {
         log_info("copies in memory: those that %s names are %s, and stay", k->id_file,
                  whose == ALIVE ? "of a run that is alive" : "not this user's");

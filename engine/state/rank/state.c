@@ -9,7 +9,7 @@
 #include "kernels/philox.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "engine/compile/model/duty.h"
+#include "engine/compile/model/owner.h"
 
 int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
 {
@@ -69,15 +69,15 @@ static held section_rows(const compiled *c, const storage *s, state_section sect
 }
 
 /* Returns rows of a parameter; for a vector, elements. */
-static duty_rows rows_of(const parameter *p, int64_t first, int64_t rows)
+static owner_rows rows_of(const parameter *p, int64_t first, int64_t rows)
 {
-    return p->vector ? (duty_rows){0, rows * p->columns} : (duty_rows){first, rows};
+    return p->vector ? (owner_rows){0, rows * p->columns} : (owner_rows){first, rows};
 }
 
 /* Returns the rectangle where piece `q` and rows `among` of parameter `p` intersect; false if empty. A vector's piece
  * is among them whole or not at all. */
-static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, duty_rows among,
-                 char *arena)
+static bool intersect(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, owner_rows among,
+                      char *arena)
 {
     dtype type = (dtype)h.t->type;
     char *at = arena + h.t->address + q->column * dtype_bytes(type);
@@ -88,7 +88,7 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
         return q->column >= among.first && q->column < among.first + among.rows;
     }
     int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
-    duty_rows met = duty_meet((duty_rows){q->row, q->of.part.size[out_dim]}, among);
+    owner_rows met = owner_rows_overlap((owner_rows){q->row, q->of.part.size[out_dim]}, among);
     part->start[out_dim] += met.first - q->row;
     part->size[out_dim] = met.rows;
     out->at.stride[out_dim] = p->columns;
@@ -125,16 +125,17 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
         held h = section_rows(c, s, section);
         if (!h.t)
             continue;
-        duty_rows among = rows_of(p, h.first, h.rows);
+        owner_rows among = rows_of(p, h.first, h.rows);
         if (writing)
             /* Keeps the rows that this rank writes: each element of the model is written once; a rank's feedback, all
              * that no other rank has a copy of. */
-            among = duty_meet(among, duty_of(c->around.group, s, is_feedback(section) ? DUTY_ADD : DUTY_WRITE));
+            among = owner_rows_overlap(
+                among, owner_rows_of(c->around.group, s, is_feedback(section) ? OWNER_ADDS : OWNER_WRITES));
         if (is(section, OWN_FEEDBACK))
             among = rows_of(p, s->sum_first, s->sum_rows);
         for (int k = 0; k < p->piece_count; k++) {
             checkpoint_piece *at = &pieces[*count];
-            if (!meet(at, p, &p->pieces[k], h, among, executor_context(e)->arena))
+            if (!intersect(at, p, &p->pieces[k], h, among, executor_context(e)->arena))
                 continue;
             at->section = section;
             at->source = (checkpoint_source){borrow, give_back, e};
@@ -166,7 +167,7 @@ static inline float logarithm(float x)
 }
 
 /* sin and cos of 2 pi u, u in [0, 1), by the nearest quarter turn and Taylor series on [-pi/4, pi/4]. */
-static inline void turn(float *sine, float *cosine, float u)
+static inline void sine_cosine(float *sine, float *cosine, float u)
 {
     float quarter = (float)(int32_t)(u * 4.0f + 0.5f);
     float a = (u - quarter * 0.25f) * 6.28318531f, z = a * a;
@@ -210,7 +211,7 @@ normals(float *restrict out, uint32_t draw[restrict 4][BATCH], int count, float 
             float u = (float)((int32_t)(draw[k][i] >> 8) + 1) * 5.9604645e-8f; /* (0, 1] */
             float v = (float)(int32_t)(draw[k + 1][i] >> 8) * 5.9604645e-8f;
             float radius = __builtin_sqrtf(-2.0f * logarithm(u)), s, c; /* avoids errno, so that it vectorises */
-            turn(&s, &c, v);
+            sine_cosine(&s, &c, v);
             normal[k][i] = deviation * (radius * c);
             normal[k + 1][i] = deviation * (radius * s);
         }

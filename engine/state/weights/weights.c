@@ -83,7 +83,7 @@ static bool is_leftover(const char *name)
 }
 
 /* True if it belongs to an MTP module that the model does not have. */
-static bool is_behind(const model_shape *s, const char *name)
+static bool is_mtp_tensor(const model_shape *s, const char *name)
 {
     AUTO_FREE char *layers = must_format("%slayers.", names_prefix(s->architecture));
     const size_t length = strlen(layers);
@@ -265,7 +265,7 @@ static status match_tensors(weights *w)
                                w->folder, name, embedding->tensor->name);
         if (tied)
             continue;
-        if (is_behind(&w->shape, name))
+        if (is_mtp_tensor(&w->shape, name))
             left_out++;
         else if (!taken[i] && !is_leftover(name))
             return status_fail(STATUS_FAILED,

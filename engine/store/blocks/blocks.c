@@ -14,12 +14,12 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* BLOCKS_HANDS: number of fetching threads, and the caller's. BLOCKS_SLOTS: blocks in memory, used while the folder
+/* BLOCKS_WORKERS: number of fetching threads, and the caller's. BLOCKS_SLOTS: blocks in memory, used while the folder
  * fails or without one; a working folder needs few. IN_ORDER: slots for a sequential reader, which fetches the next
  * BLOCKS_ORDER_AHEAD ahead. */
 enum {
-    BLOCKS_HANDS = 5,
-    BLOCKS_READER = BLOCKS_HANDS - 1,
+    BLOCKS_WORKERS = 5,
+    BLOCKS_READER = BLOCKS_WORKERS - 1,
     BLOCKS_SLOTS = 16,
     BLOCKS_SMALL_SLOTS = 128,
     BLOCKS_ORDER_SLOTS = 4,
@@ -62,11 +62,11 @@ typedef struct expected_block {
 } expected_block;
 
 /* A fetching thread's state. */
-typedef struct hand {
+typedef struct fetcher {
     blocks *owner;
     int locks; /* descriptor of the folder's locks; -1: none */
     object_store *store[BLOCKS_BUCKETS];
-} hand;
+} fetcher;
 
 struct blocks {
     blocks_settings settings;
@@ -74,7 +74,7 @@ struct blocks {
     char *bucket[BLOCKS_BUCKETS];
     int buckets;
     blocks_object *objects;
-    hand hand[BLOCKS_HANDS];
+    fetcher fetcher[BLOCKS_WORKERS];
 
     worker worker; /* guards all members below */
     slot slot[BLOCKS_SMALL_SLOTS];
@@ -116,7 +116,7 @@ static blocks_name name_of(const blocks_object *o, int64_t block)
 
 /* ---- a folder that fails ----------------------------------------------------------------------------------------- */
 
-static void tell(blocks *b, const char *why)
+static void log_fetch(blocks *b, const char *why)
 {
     worker_lock(&b->worker);
     bool first = !b->told;
@@ -136,7 +136,7 @@ static void rest_disk(blocks *b, int error)
     worker_lock(&b->worker);
     b->write_after = clock_seconds() + WRITE_AGAIN;
     worker_unlock(&b->worker);
-    tell(b, why);
+    log_fetch(b, why);
 }
 
 /* True unless the folder is known to fail. The lock is held. */
@@ -173,7 +173,7 @@ static void drop_damaged(blocks *b, const blocks_object *o, int64_t block)
     if (first)
         log_warn("%s is damaged: the block is fetched again", path);
     if (distrusted)
-        tell(b, "the disk has damaged many blocks");
+        log_fetch(b, "the disk has damaged many blocks");
 }
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
@@ -189,7 +189,7 @@ static slot *find_slot(blocks *b, const blocks_object *o, int64_t block)
 /* Returns the empty or least recently used slot; NULL: all are being filled. A working folder touches few slots. */
 static slot *take_slot(blocks *b)
 {
-    int count = works(b) ? BLOCKS_HANDS + 1 : b->slots;
+    int count = works(b) ? BLOCKS_WORKERS + 1 : b->slots;
     slot *best = NULL;
     for (int i = 0; i < count; i++) {
         slot *s = &b->slot[i];
@@ -245,11 +245,11 @@ static bool copy_from_slot(blocks *b, void *to, const blocks_object *o, int64_t 
 
 /* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
-static status store_of(object_store **out, hand *h, int bucket)
+static status store_of(object_store **out, fetcher *h, int bucket)
 {
     if (!h->store[bucket]) {
         object_limits limits = h->owner->settings.limits;
-        if (h != &h->owner->hand[BLOCKS_READER] || !limits.stop)
+        if (h != &h->owner->fetcher[BLOCKS_READER] || !limits.stop)
             limits.stop = &h->owner->worker.stop;
         TRY(object_open(&h->store[bucket], h->owner->bucket[bucket], &limits));
     }
@@ -257,7 +257,7 @@ static status store_of(object_store **out, hand *h, int bucket)
     return STATUS_OK;
 }
 
-static status fetch(hand *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes)
+static status fetch(fetcher *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes)
 {
     object_store *store = NULL;
     TRY(store_of(&store, h, o->bucket));
@@ -287,7 +287,7 @@ static status check_sum(blocks_object *o, int64_t block, const void *data)
 
 /* Waits until no other process or thread fetches the block. True: this thread holds its lock; *there: its file has
  * come. */
-static bool lock_block(bool *there, hand *h, const blocks_name *name, int64_t bytes)
+static bool lock_block(bool *there, fetcher *h, const blocks_name *name, int64_t bytes)
 {
     blocks *b = h->owner;
     *there = false;
@@ -310,7 +310,7 @@ static bool lock_block(bool *there, hand *h, const blocks_name *name, int64_t by
     return false;
 }
 
-static void keep(hand *h, const blocks_name *name, const void *data, int64_t bytes)
+static void keep_block(fetcher *h, const blocks_name *name, const void *data, int64_t bytes)
 {
     blocks *b = h->owner;
     int file = blocks_disk_begin(b->disk, h->locks, name, bytes);
@@ -322,7 +322,7 @@ static void keep(hand *h, const blocks_name *name, const void *data, int64_t byt
 }
 
 /* Fetches the block into memory and the folder, unless it is there. */
-static status bring(hand *h, blocks_object *o, int64_t block)
+static status bring(fetcher *h, blocks_object *o, int64_t block)
 {
     blocks *b = h->owner;
     const blocks_name name = name_of(o, block);
@@ -337,7 +337,7 @@ static status bring(hand *h, blocks_object *o, int64_t block)
     if (!there && got == STATUS_OK) {
         fetched = bytes;
         if (locked)
-            keep(h, &name, s->bytes, bytes);
+            keep_block(h, &name, s->bytes, bytes);
     }
     if (locked)
         blocks_disk_unlock(h->locks, &name);
@@ -405,7 +405,7 @@ static bool wait_for_expected(blocks *b, blocks_object **o, int64_t *block)
 /* Fetches expected blocks. After a failure the block's reader tries again and reports. */
 static void fetch_ahead(void *argument)
 {
-    hand *h = argument;
+    fetcher *h = argument;
     blocks *b = h->owner;
     blocks_object *o;
     int64_t block;
@@ -467,7 +467,7 @@ static status read_piece(blocks_object *o, void *to, int64_t block, int64_t with
            !copy_from_disk(b, to, o, block, within, bytes)) {
         if (began == 0)
             began = clock_seconds();
-        got = bring(&b->hand[BLOCKS_READER], o, block);
+        got = bring(&b->fetcher[BLOCKS_READER], o, block);
         if (is_stopped(b))
             got = status_fail(STATUS_FAILED, "s3://%s/%s: stopped", b->bucket[o->bucket], o->key);
     }
@@ -552,7 +552,7 @@ status blocks_find(blocks_object **out, blocks *b, const char *url, int64_t bloc
     int number;
     TRY(object_split(&bucket, &key, url));
     TRY(find_bucket(&number, b, bucket));
-    TRY(store_of(&store, &b->hand[BLOCKS_READER], number));
+    TRY(store_of(&store, &b->fetcher[BLOCKS_READER], number));
     TRY(object_look(&facts, store, key));
     if (!facts.there)
         return status_fail(STATUS_FAILED, "there is no object %s", url);
@@ -600,7 +600,7 @@ static bool map_whole(blocks_file *out, blocks *b, const blocks_object *o)
 
 /* Fetches all bytes piece by piece into memory or a file, and checks them against the store's checksum. *kept: the file
  * has all of them. */
-static status fetch_whole(bool *kept, hand *h, blocks_object *o, char *memory, int file)
+static status fetch_whole(bool *kept, fetcher *h, blocks_object *o, char *memory, int file)
 {
     blocks *b = h->owner;
     uint32_t crc = 0;
@@ -629,7 +629,7 @@ static status fetch_whole(bool *kept, hand *h, blocks_object *o, char *memory, i
     return got;
 }
 
-static status fetch_to_file(bool *kept, hand *h, blocks_object *o, const blocks_name *name)
+static status fetch_to_file(bool *kept, fetcher *h, blocks_object *o, const blocks_name *name)
 {
     blocks *b = h->owner;
     int file = blocks_disk_begin(b->disk, h->locks, name, o->bytes);
@@ -644,7 +644,7 @@ static status fetch_to_file(bool *kept, hand *h, blocks_object *o, const blocks_
     return got;
 }
 
-static status take_whole(blocks_file *out, hand *h, blocks_object *o)
+static status take_whole(blocks_file *out, fetcher *h, blocks_object *o)
 {
     blocks *b = h->owner;
     const blocks_name name = name_of(o, -1);
@@ -671,9 +671,9 @@ status blocks_whole(blocks_file *out, blocks *b, const char *url)
     blocks_object *o = NULL;
     *out = (blocks_file){0};
     TRY(blocks_find(&o, b, url, BLOCKS_BYTES));
-    status got = take_whole(out, &b->hand[BLOCKS_READER], o);
+    status got = take_whole(out, &b->fetcher[BLOCKS_READER], o);
     for (int i = 1; i < TRIES && got != STATUS_OK && o->came_damaged; i++)
-        got = take_whole(out, &b->hand[BLOCKS_READER], o);
+        got = take_whole(out, &b->fetcher[BLOCKS_READER], o);
     return got;
 }
 
@@ -695,23 +695,23 @@ status blocks_open(blocks **out, const blocks_settings *settings)
     const char *folder = b->settings.folder;
     bool kept = settings->use == BLOCKS_KEPT, in_order = settings->use == BLOCKS_IN_ORDER;
     if (kept && !folder)
-        tell(b, "no folder is known");
+        log_fetch(b, "no folder is known");
     else if (kept && blocks_disk_open(&b->disk, folder, b->settings.bytes) != STATUS_OK) {
         AUTO_FREE char *why = must_strdup(status_message());
-        tell(b, why);
+        log_fetch(b, why);
     }
     b->slots = b->disk ? BLOCKS_SLOTS : in_order ? BLOCKS_ORDER_SLOTS : BLOCKS_SMALL_SLOTS;
     b->slot_bytes = b->disk || in_order ? BLOCKS_BYTES : BLOCKS_SMALL;
-    b->most_ahead = in_order ? BLOCKS_ORDER_AHEAD : b->slots - BLOCKS_HANDS - 1;
+    b->most_ahead = in_order ? BLOCKS_ORDER_AHEAD : b->slots - BLOCKS_WORKERS - 1;
     for (int i = 0; i < b->slots; i++)
         b->slot[i].bytes = must_alloc((unsigned long)b->slot_bytes);
     b->chunk = must_alloc(BLOCKS_CHUNK);
-    for (int i = 0; i < BLOCKS_HANDS; i++) {
-        b->hand[i].owner = b;
-        b->hand[i].locks = b->disk ? blocks_disk_descriptor(b->disk) : -1;
+    for (int i = 0; i < BLOCKS_WORKERS; i++) {
+        b->fetcher[i].owner = b;
+        b->fetcher[i].locks = b->disk ? blocks_disk_descriptor(b->disk) : -1;
     }
     for (int i = 0; i < (in_order ? BLOCKS_ORDER_AHEAD : BLOCKS_READER); i++)
-        if (worker_start(&b->worker, fetch_ahead, &b->hand[i], "fetches data") != STATUS_OK && i == 0) {
+        if (worker_start(&b->worker, fetch_ahead, &b->fetcher[i], "fetches data") != STATUS_OK && i == 0) {
             blocks_close(b);
             return STATUS_FAILED;
         }
@@ -724,11 +724,11 @@ void blocks_close(blocks *b)
     if (!b)
         return;
     worker_close(&b->worker);
-    for (int i = 0; i < BLOCKS_HANDS; i++) {
+    for (int i = 0; i < BLOCKS_WORKERS; i++) {
         for (int k = 0; k < BLOCKS_BUCKETS; k++)
-            object_close(b->hand[i].store[k]);
-        if (b->hand[i].locks >= 0)
-            close(b->hand[i].locks);
+            object_close(b->fetcher[i].store[k]);
+        if (b->fetcher[i].locks >= 0)
+            close(b->fetcher[i].locks);
     }
     for (blocks_object *o = b->objects, *next; o; o = next) {
         next = o->next;
@@ -783,7 +783,7 @@ status blocks_open_one(blocks_object **out, const char *url, const atomic_bool *
     TRY(object_split(&bucket, &key, url));
     TRY(blocks_open(&b, &(blocks_settings){.use = BLOCKS_IN_ORDER, .limits = {.stop = stop}}));
     TRY(find_bucket(&number, b, bucket));
-    TRY(store_of(&s, &b->hand[BLOCKS_READER], number));
+    TRY(store_of(&s, &b->fetcher[BLOCKS_READER], number));
     TRY(look_at_one(&facts, s, bucket, key));
     add_object(out, TAKE(b), number, TAKE(key), &facts, BLOCKS_BYTES);
     return STATUS_OK;

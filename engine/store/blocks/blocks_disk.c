@@ -136,7 +136,7 @@ static bool parse_name(entry *out, const char *file)
 }
 
 /* Restores the heap, ordered by time with the least recently used entry first. */
-static void sift(entry *heap, int count, int at)
+static void sift_down(entry *heap, int count, int at)
 {
     for (int child; (child = 2 * at + 1) < count; at = child) {
         if (child + 1 < count && heap[child + 1].used < heap[child].used)
@@ -182,13 +182,13 @@ static int64_t evict(blocks_disk *d, int locks, int64_t most)
     pthread_mutex_lock(&d->entries_lock);
     int64_t sum = scan(&count, d, locks);
     for (int i = count / 2 - 1; i >= 0; i--)
-        sift(d->entries, count, i);
+        sift_down(d->entries, count, i);
     while (count > 0 && sum > most) {
         find_path(path, d, &d->entries[0].name, false);
         if (unlink(path) == 0 || errno == ENOENT)
             sum -= d->entries[0].bytes;
         d->entries[0] = d->entries[--count];
-        sift(d->entries, count, 0);
+        sift_down(d->entries, count, 0);
     }
     pthread_mutex_unlock(&d->entries_lock);
     return sum;

@@ -61,7 +61,7 @@ static status lie(page *p, const char *what)
     return STATUS_FAILED;
 }
 
-static status add(page *p)
+static status add_entry(page *p)
 {
     object_listing *l = p->list;
     if (l->count == p->most)
@@ -91,7 +91,7 @@ static void take_etag(page *p, const char *text)
                                                    : must_format("\"%s\"", text);
 }
 
-static status take(void *context, const char *path, const char *text)
+static status take_element(void *context, const char *path, const char *text)
 {
     page *p = context;
     static const char root[] = "ListBucketResult";
@@ -112,11 +112,11 @@ static status take(void *context, const char *path, const char *text)
     else if (strcmp(path, "Contents/Size") == 0)
         p->entry.bytes = s3_number(text);
     else if (strcmp(path, "Contents") == 0)
-        return add(p);
+        return add_entry(p);
     else if (strcmp(path, "CommonPrefixes/Prefix") == 0) {
         p->entry.folder = true;
         TRY(take_text(p, &p->entry.key, text));
-        return add(p);
+        return add_entry(p);
     }
     return STATUS_OK;
 }
@@ -160,7 +160,7 @@ static status fetch_page(page *p, object_store *s)
     TRY(s3_perform(&r, s, &c));
     c.key = p->prefix; /* used in messages */
     p->entry = (object_entry){.bytes = -1};
-    status read = xml_read(r.text ? r.text : "", r.bytes, take, p);
+    status read = xml_read(r.text ? r.text : "", r.bytes, take_element, p);
     forget(&p->entry);
     if (read == STATUS_OK)
         read = check_page(p, had);

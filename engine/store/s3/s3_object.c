@@ -82,7 +82,7 @@ const object_counts *object_counted(const object_store *s)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static status look(s3_reply *r, object_store *s, const char *key)
+static status head_object(s3_reply *r, object_store *s, const char *key)
 {
     s3_call c = {.method = "HEAD", .doing = "look at", .key = key, .may_miss = true};
     c.header[c.headers++] = (http_pair){"x-amz-checksum-mode", "ENABLED"};
@@ -100,10 +100,10 @@ static status ask_why(object_store *s, const char *key)
 status object_look(object_facts *out, object_store *s, const char *key)
 {
     RELEASED_BY(s3_reply_free) s3_reply r = {0};
-    status result = look(&r, s, key);
+    status result = head_object(&r, s, key);
     if (result != STATUS_OK && r.code >= 300 && r.code < 500 && ask_why(s, key) == STATUS_OK) {
         s3_reply_free(&r);
-        result = look(&r, s, key);
+        result = head_object(&r, s, key);
     }
     TRY(result);
     if (r.code != 404 && r.length < 0)
@@ -114,8 +114,8 @@ status object_look(object_facts *out, object_store *s, const char *key)
     return STATUS_OK;
 }
 
-static status get(void *to, object_store *s, const char *key, int64_t offset, int64_t bytes, const char *etag,
-                  bool whole)
+static status get_range(void *to, object_store *s, const char *key, int64_t offset, int64_t bytes, const char *etag,
+                        bool whole)
 {
     if (bytes == 0)
         return STATUS_OK;
@@ -127,7 +127,7 @@ static status get(void *to, object_store *s, const char *key, int64_t offset, in
 
 status object_read(void *to, object_store *s, const char *key, int64_t offset, int64_t bytes, const char *etag)
 {
-    return get(to, s, key, offset, bytes, etag, false);
+    return get_range(to, s, key, offset, bytes, etag, false);
 }
 
 status object_read_whole(char **out, int64_t *bytes, object_store *s, const char *key, int64_t most)
@@ -140,7 +140,7 @@ status object_read_whole(char **out, int64_t *bytes, object_store *s, const char
     if (o.bytes > most)
         return s3_refuse(s, &(s3_call){.doing = "read", .key = key}, "it is larger than such a file may be");
     AUTO_FREE char *text = must_alloc((unsigned long)o.bytes + 1);
-    TRY(get(text, s, key, 0, o.bytes, o.etag, true));
+    TRY(get_range(text, s, key, 0, o.bytes, o.etag, true));
     text[o.bytes] = 0;
     *out = TAKE(text);
     *bytes = o.bytes;
@@ -149,7 +149,7 @@ status object_read_whole(char **out, int64_t *bytes, object_store *s, const char
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static status put(object_store *s, const char *key, const void *data, int64_t bytes, bool new)
+static status put_object(object_store *s, const char *key, const void *data, int64_t bytes, bool new)
 {
     char checksum[9];
     s3_checksum_text(checksum, crc32c(0, data, bytes));
@@ -162,7 +162,7 @@ static status put(object_store *s, const char *key, const void *data, int64_t by
 
 status object_put(object_store *s, const char *key, const void *data, int64_t bytes)
 {
-    return put(s, key, data, bytes, false);
+    return put_object(s, key, data, bytes, false);
 }
 
 /* Looks before and after, for stores that ignore the condition and for lost answers. */
@@ -173,7 +173,7 @@ status object_put_new(bool *made, object_store *s, const char *key, const void *
     int64_t length = 0;
     TRY(object_look(&o, s, key));
     if (!o.there) {
-        TRY(put(s, key, data, bytes, true));
+        TRY(put_object(s, key, data, bytes, true));
         TRY(object_look(&o, s, key));
     }
     if (o.there && o.bytes == bytes)

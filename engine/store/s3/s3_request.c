@@ -337,7 +337,7 @@ static s3_verdict judge_transport(attempt *a, http_answer *answer)
 }
 
 /* Classifies the result of an attempt, and corrects credentials, region or clock where possible. */
-static s3_verdict judge(attempt *a, http_answer *answer)
+static s3_verdict classify_answer(attempt *a, http_answer *answer)
 {
     s3_reply *r = a->r;
     note_version(a->c, r);
@@ -558,7 +558,7 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
         attempt a = {.s = s, .c = c, .r = out, .from = c->offset + c->got};
         http_answer answer;
         try_once(&answer, &a, &h);
-        s3_verdict v = judge(&a, &answer);
+        s3_verdict v = classify_answer(&a, &answer);
         if (v == S3_ANSWERED)
             return STATUS_OK;
         if (v == S3_AGAIN_AT_ONCE && ++set_right <= MOST_SET_RIGHT) {

@@ -197,7 +197,7 @@ static status tidy(const char *exports)
     return STATUS_OK;
 }
 
-static void add(exporter *e, const char *name)
+static void add_export(exporter *e, const char *name)
 {
     WORKER_HELD(&e->worker);
     while (e->count == MOST_WAITING) /* the storage is far too slow: training waits, as for checkpoints */
@@ -235,7 +235,7 @@ static status add_missing(training *t, exporter *e)
         if (step > 0 && step <= t->at.step && is_due(t, step))
             TRY(atomic_look(&there, path));
         if (!there)
-            add(e, name);
+            add_export(e, name);
     }
     return STATUS_OK;
 }
@@ -266,7 +266,7 @@ status training_export_open(training *t)
 void training_export_saved(training *t, int64_t step, const char *name)
 {
     if (t->saves->exporter && is_due(t, step))
-        add(t->saves->exporter, name);
+        add_export(t->saves->exporter, name);
 }
 
 bool training_export_holds(const training *t, const char *name)

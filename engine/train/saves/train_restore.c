@@ -241,7 +241,7 @@ void training_found_free(training_found *f)
 
 /* Leaves out undone checkpoints, which are not in the history of the first offer. Keeps damaged checkpoints in the list
  * so that they are reported, unless a later one is readable. */
-static void sift(checkpoint_offers *offers)
+static void drop_unusable(checkpoint_offers *offers)
 {
     AUTO_FREE checkpoint_place *place = must_calloc((unsigned long)offers->count + 1, sizeof *place);
     checkpoint_place *head = &place[0];
@@ -294,7 +294,7 @@ static status find_offers(checkpoint_offers *out, const training *t)
 {
     RELEASED_BY(training_found_free) training_found f = {0};
     TRY(training_find(&f, t));
-    sift(&f.offers);
+    drop_unusable(&f.offers);
     if (f.offers.count == 0 && f.saved) {
         log_make_printable(f.saved);
         return status_fail(STATUS_FAILED,

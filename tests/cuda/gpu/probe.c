@@ -72,7 +72,7 @@ void probe_prepare(probe *p, op *o)
     MUST(p->on->prepare(p->d, o) == STATUS_OK, "%s", status_message());
 }
 
-void probe_settle(probe *p)
+void probe_finish(probe *p)
 {
     const char *key;
     for (; (key = p->on->choices.wanted(p->d, p->wanted)); p->wanted++) {

@@ -32,7 +32,7 @@ tensor *probe_tensor(probe *p, dtype type, int64_t rows, int64_t columns);
 /* Gives the op its scratch and what the device prepares. */
 void probe_prepare(probe *p, op *o);
 /* The choices of the ops that have been prepared are timed. */
-void probe_settle(probe *p);
+void probe_finish(probe *p);
 /* Tensors become random numbers in [-1, 1), whole numbers zeros. */
 void probe_fill(probe *p);
 /* These bytes of the arena become `value`. */

@@ -59,7 +59,7 @@ static void grouped(probe *p)
                        {.kind = OP_linear_grad_weight, .in = {dy, x}, .out = {sum}}};
         probe_prepare(p, &of_experts[k]);
         probe_prepare(p, &of_one[k]);
-        probe_settle(p);
+        probe_finish(p);
         probe_fill(p);
         double flops = 2.0 * (double)rows * (double)hidden * (double)wide, single = probe_seconds(p, &of_one[k]);
         for (int skewed = 0; skewed < 2; skewed++) {
@@ -122,7 +122,7 @@ static void offset(probe *p)
             if (ranks > 1)
                 o.at.run = (int32_t)(tokens / 4), o.at.group_size = ranks, o.at.group_rank = rank;
             probe_prepare(p, &o);
-            probe_settle(p);
+            probe_finish(p);
             probe_fill(p);
             if (ranks > 1) { /* runs `rank` and 3 - rank of four */
                 int32_t *token_positions = p->on->borrow(p->d, o.in[4]->address, tensor_bytes(o.in[4]));
@@ -175,7 +175,7 @@ static void copies(probe *p)
                   {.kind = OP_store_host, .in = {here[1]}, .out = {&there[1]}, .label = "store"}};
     both[1].at.request = 1;
     probe_prepare(p, &product);
-    probe_settle(p);
+    probe_finish(p);
     probe_fill(p);
     (void)beside(p, &product, 1, both);
     double apart = beside(p, &product, 0, both);
@@ -351,7 +351,7 @@ static void fp8(probe *p)
     p->fp8.floats = probe_tensor(p, DTYPE_UINT8, scale_bytes, 0)->address;
     p->fp8.bytes = probe_tensor(p, DTYPE_UINT8, scale_bytes, 0)->address;
     probe_prepare(p, &product);
-    probe_settle(p);
+    probe_finish(p);
     probe_fill(p);
     double bf16 = probe_seconds(p, &product);
     p->any = &product;

@@ -173,15 +173,15 @@ int __wrap_launch_sum_bits(void *stream, uint64_t *total, const launch_bytes *of
     return error;
 }
 
-int __real_launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
+int __real_launch_finish_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
                               const int64_t *step);
-int __wrap_launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
+int __wrap_launch_finish_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
                               const int64_t *step);
-int __wrap_launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
+int __wrap_launch_finish_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
                               const int64_t *step)
 {
     begin_bytes(total, sizeof *total, sizeof *total, 1, note ? note : sum);
-    int error = __real_launch_settle_bits(stream, total, sum, note, what, step);
+    int error = __real_launch_finish_bits(stream, total, sum, note, what, step);
     current = NULL;
     return error;
 }

@@ -85,11 +85,15 @@ TEST(the_table_says_who_is_where)
         axis a;
         int count, member[6], span;
     } wanted[] = {
-        {AXIS_TENSOR, 2, {16, 17}, 2},       {AXIS_CONTEXT, 2, {17, 19}, 4},
-        {AXIS_SAMPLES, 3, {13, 17, 21}, 12}, {AXIS_GRADIENT, 6, {13, 15, 17, 19, 21, 23}, 12},
-        {AXIS_PIPELINE, 3, {5, 17, 29}, 36}, {AXIS_TIE, 0, {0}, 36},
-        {AXIS_KV, 2, {16, 17}, 2},           {AXIS_EXPERT, 4, {16, 17, 18, 19}, 4},
-        {AXIS_HOLDERS, 3, {13, 17, 21}, 12},
+        {AXIS_TENSOR, 2, {16, 17}, 2},
+        {AXIS_CONTEXT, 2, {17, 19}, 4},
+        {AXIS_SAMPLES, 3, {13, 17, 21}, 12},
+        {AXIS_GRADIENT, 6, {13, 15, 17, 19, 21, 23}, 12},
+        {AXIS_PIPELINE, 3, {5, 17, 29}, 36},
+        {AXIS_TIE, 0, {0}, 36},
+        {AXIS_KV, 2, {16, 17}, 2},
+        {AXIS_EXPERT, 4, {16, 17, 18, 19}, 4},
+        {AXIS_EXPERT_DATA, 3, {13, 17, 21}, 12},
     };
     grid g = make((const int[]){2, 2, 3, 3}, 17);
     g.block[AXIS_KV] = 2;
@@ -109,7 +113,7 @@ TEST(the_table_says_who_is_where)
 /* Whole experts, in order, on the ranks of a block; over all blocks each has one holder in each, at the same place.
  * With blocks of one rank all hold the same, as of a dense model; with tensor ranks of their own they are other ranks
  * than those of AXIS_GRADIENT. */
-TEST(holders_of_an_expert_are_strided)
+TEST(expert_data_ranks_are_strided)
 {
     for (int l = 0; l < LAYOUTS; l++) {
         grid any = make(layouts[l], 0);
@@ -120,8 +124,8 @@ TEST(holders_of_an_expert_are_strided)
                 int members[MOST], size = alone ? 1 : block;
                 g.block[AXIS_EXPERT] = size;
                 assert_int_equal(grid_group_size(&g, AXIS_EXPERT), size);
-                assert_int_equal(grid_members(members, &g, AXIS_HOLDERS), stage / size);
-                assert_int_equal(grid_index(&g, AXIS_HOLDERS), r % stage / size);
+                assert_int_equal(grid_members(members, &g, AXIS_EXPERT_DATA), stage / size);
+                assert_int_equal(grid_index(&g, AXIS_EXPERT_DATA), r % stage / size);
                 for (int i = 0; i < stage / size; i++) {
                     grid other = grid_of(&g, members[i]);
                     assert_int_equal(members[i], r - r % stage + r % size + i * size);
@@ -137,10 +141,10 @@ TEST(groups_say_where_placements_are)
     grid g = make((const int[]){2, 1, 3, 1}, 3);
     g.block[AXIS_EXPERT] = 3;
     const axis_group data = grid_group(&g, AXIS_GRADIENT), context = grid_group(&g, AXIS_CONTEXT),
-                     holders = grid_group(&g, AXIS_HOLDERS), kv = grid_group(&g, AXIS_KV);
+                     holders = grid_group(&g, AXIS_EXPERT_DATA), kv = grid_group(&g, AXIS_KV);
     assert_true(data.ranks == 3 && data.rank == 1 && data.slots == 1u << AXIS_COORDINATE_DATA);
     assert_true(context.ranks == 1 && context.rank == 0 && context.slots == 0);
-    assert_true(holders.ranks == 2 && holders.rank == 1 && holders.slots == 1u << AXIS_SLOT_HOLDERS);
+    assert_true(holders.ranks == 2 && holders.rank == 1 && holders.slots == 1u << AXIS_SLOT_EXPERT_DATA);
     assert_true(kv.ranks == 1 && kv.slots == 0);
     g = make((const int[]){1, 1, 1, 3}, 1);
     assert_true(grid_group(&g, AXIS_TIE).ranks == 0 && grid_group(&g, AXIS_TIE).rank == -1);

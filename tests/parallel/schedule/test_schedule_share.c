@@ -81,7 +81,7 @@ static void must_be_right(const schedule *layers)
         int meetings = 0;
         for (int stage = 0; stage < s.stages; stage++)
             for (int k = 0; k < l.counts[stage]; k++)
-                meetings += l.steps[stage][k].kind == LOWERING_MEET;
+                meetings += l.steps[stage][k].kind == LOWERING_EXCHANGE;
         assert_int_equal(meetings, 5 * s.stages * s.microbatches);
         lowering_free(&l);
     }
@@ -259,8 +259,8 @@ TEST(meetings_in_another_order_on_one_stage_are_refused)
     assert_int_equal(lowering_check(&l, &s), STATUS_OK);
     int refused = 0;
     for (int m = 0; m + 1 < s.microbatches; m++) {
-        int i = find_step(&l, 1, LOWERING_MEET, EXCHANGE_HIDDEN, m);
-        int k = find_step(&l, 1, LOWERING_MEET, EXCHANGE_HIDDEN, m + 1);
+        int i = find_step(&l, 1, LOWERING_EXCHANGE, EXCHANGE_HIDDEN, m);
+        int k = find_step(&l, 1, LOWERING_EXCHANGE, EXCHANGE_HIDDEN, m + 1);
         swap_launches(&l, 1, i, k);
         refused += lowering_check(&l, &s) != STATUS_OK;
         swap_launches(&l, 1, i, k);
@@ -277,7 +277,7 @@ TEST(a_meeting_that_is_changed_is_refused)
     lowering l = lowered(&s, LOWERING_DEFAULTS);
     for (int kind = EXCHANGE_EMBEDDING; kind < EXCHANGES; kind++)
         for (int stage = 0; stage < s.stages; stage++) {
-            int i = find_step(&l, stage, LOWERING_MEET, kind, 2);
+            int i = find_step(&l, stage, LOWERING_EXCHANGE, kind, 2);
             lowering_step *x = &l.steps[stage][i], was = *x;
             int after = x->pair;
             x->payload = (uint8_t)(kind + 1 < EXCHANGES ? kind + 1 : EXCHANGE_EMBEDDING);
@@ -302,7 +302,7 @@ TEST(meetings_launched_as_soon_as_a_stage_has_its_part_deadlock)
     lowering l = lowered(&s, LOWERING_DEFAULTS);
     int deadlocks = 0;
     for (int m = 1; m < s.microbatches; m++) {
-        int stage = 0, i = find_step(&l, stage, LOWERING_MEET, EXCHANGE_EMBEDDING, m), to = 0;
+        int stage = 0, i = find_step(&l, stage, LOWERING_EXCHANGE, EXCHANGE_EMBEDDING, m), to = 0;
         lowering_step *x = l.steps[stage];
         while (x[to].kind == LOWERING_COMPUTE || x[to].launch < 0)
             to++;

@@ -11,7 +11,7 @@
 #include "kernels/record/replicas.h"
 #include "models/names.h"
 #include "tests/test.h"
-#include "engine/compile/model/duty.h"
+#include "engine/compile/model/owner.h"
 
 typedef struct layout {
     shape_architecture architecture;
@@ -61,11 +61,11 @@ static compile_options options_of(const layout *l, int rank)
 /* ---- each element once
  * ----------------------------------------------------------------------------------------------- */
 
-/* How often each element of each of the model's tensors was met, by duty. */
+/* How often each element of each of the model's tensors was met, by owner_role. */
 typedef struct tally {
     names_tensor *names;
     int count;
-    int **met[DUTIES]; /* [count][elements] */
+    int **met[OWNER_ROLES]; /* [count][elements] */
 } tally;
 
 static int64_t elements_of(const names_tensor *n)
@@ -77,7 +77,7 @@ static void open_tally(tally *t, const model_shape *shape)
 {
     t->names = names_list(&t->count, shape);
     assert_true(t->count > 4 * 9);
-    for (int d = 0; d < DUTIES; d++) {
+    for (int d = 0; d < OWNER_ROLES; d++) {
         t->met[d] = calloc((size_t)t->count, sizeof(int *));
         for (int i = 0; i < t->count; i++)
             t->met[d][i] = calloc((size_t)elements_of(&t->names[i]), sizeof(int));
@@ -86,7 +86,7 @@ static void open_tally(tally *t, const model_shape *shape)
 
 static void close_tally(tally *t)
 {
-    for (int d = 0; d < DUTIES; d++) {
+    for (int d = 0; d < OWNER_ROLES; d++) {
         for (int i = 0; i < t->count; i++)
             free(t->met[d][i]);
         free(t->met[d]);
@@ -94,7 +94,7 @@ static void close_tally(tally *t)
     names_free(t->names, t->count);
 }
 
-static int *find_tensor(const tally *t, duty d, const char *name)
+static int *find_tensor(const tally *t, owner_role d, const char *name)
 {
     for (int i = 0; i < t->count; i++)
         if (!strcmp(t->names[i].name, name))
@@ -103,7 +103,7 @@ static int *find_tensor(const tally *t, duty d, const char *name)
     return NULL;
 }
 
-static void meet_piece(const tally *t, duty d, const parameter *p, const parameter_piece *q, duty_rows rows)
+static void meet_piece(const tally *t, owner_role d, const parameter *p, const parameter_piece *q, owner_rows rows)
 {
     int *met = find_tensor(t, d, q->of.name);
     int out = q->transposed ? 1 : 0;
@@ -126,9 +126,9 @@ static void meet_rank(const tally *t, const compiled *c)
 {
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        for (duty d = 0; d < DUTIES; d++)
+        for (owner_role d = 0; d < OWNER_ROLES; d++)
             for (int k = 0; k < p->piece_count; k++)
-                meet_piece(t, d, p, &p->pieces[k], duty_of(c->around.group, &c->storage[p->number], d));
+                meet_piece(t, d, p, &p->pieces[k], owner_rows_of(c->around.group, &c->storage[p->number], d));
     }
 }
 
@@ -148,11 +148,11 @@ TEST(every_element_is_counted_and_written_once)
         int replicas = layouts[l].data, adds = replicas, updates = layouts[l].zero > 0 ? 1 : replicas;
         for (int i = 0; i < t.count; i++)
             for (int64_t k = 0; k < elements_of(&t.names[i]); k++) {
-                if (t.met[DUTY_COUNT][i][k] != 1 || t.met[DUTY_WRITE][i][k] != 1)
+                if (t.met[OWNER_COUNTS][i][k] != 1 || t.met[OWNER_WRITES][i][k] != 1)
                     fail_msg("layout %d: element %lld of %s is counted %d times and written %d times", l, (long long)k,
-                             t.names[i].name, t.met[DUTY_COUNT][i][k], t.met[DUTY_WRITE][i][k]);
-                assert_int_equal(t.met[DUTY_ADD][i][k], adds);
-                int updated = t.met[DUTY_UPDATE][i][k], compared = t.met[DUTY_COMPARE][i][k];
+                             t.names[i].name, t.met[OWNER_COUNTS][i][k], t.met[OWNER_WRITES][i][k]);
+                assert_int_equal(t.met[OWNER_ADDS][i][k], adds);
+                int updated = t.met[OWNER_UPDATES][i][k], compared = t.met[OWNER_COMPARES][i][k];
                 assert_true(updated >= updates && updated % updates == 0); /* by each that holds a copy */
                 bool whole = replicas > 1 && layouts[l].zero < 3;
                 assert_true(whole ? compared >= replicas && compared % replicas == 0 : compared == 0);
@@ -176,9 +176,9 @@ static void make_experts(compiled *c)
         parameter *p = c->model.parameters[i];
         if (!strstr(p->name, "mlp/"))
             continue;
-        p->replicas = AXIS_HOLDERS;
-        p->place = place_along(AXIS_SLOT_HOLDERS, place_shared());
-        p->sums = axis_slots(AXIS_HOLDERS);
+        p->replicas = AXIS_EXPERT_DATA;
+        p->place = place_along(AXIS_SLOT_EXPERT_DATA, place_shared());
+        p->sums = axis_slots(AXIS_EXPERT_DATA);
     }
     storage_describe(c);
 }
@@ -193,27 +193,27 @@ static void check_sum(compiled *c, const storage *s)
         d.place = parameter_gradient_place(s->of);
         d.parameter = s->of;
     }
-    assert_int_equal(replicas_next_sum(s->of, &d, AXIS_COUNT), AXIS_HOLDERS);
-    op like = replicas_sum(c->around.group, s, AXIS_HOLDERS, &d);
+    assert_int_equal(replicas_next_sum(s->of, &d, AXIS_COUNT), AXIS_EXPERT_DATA);
+    op like = replicas_sum(c->around.group, s, AXIS_EXPERT_DATA, &d);
     like.label = "sum";
     const op *o = op_make(&ops, &like, 1, NULL);
     const tensor *sum = o->out[0];
-    assert_int_equal(o->at.axis, AXIS_HOLDERS);
-    assert_int_equal(o->at.group_size, c->around.group[AXIS_HOLDERS].ranks);
+    assert_int_equal(o->at.axis, AXIS_EXPERT_DATA);
+    assert_int_equal(o->at.group_size, c->around.group[AXIS_EXPERT_DATA].ranks);
     assert_int_equal(o->kind, s->divided ? OP_reduce_scatter : OP_all_reduce);
     assert_int_equal(sum->shape[0], s->own_gradient->shape[0]);
-    assert_int_equal(sum->place.along[AXIS_SLOT_HOLDERS].kind, !s->divided     ? PLACE_REPLICATE
-                                                               : s->owner >= 0 ? PLACE_OWNED
-                                                                               : PLACE_SHARD);
-    assert_int_equal(replicas_next_sum(s->of, sum, AXIS_HOLDERS), AXIS_COUNT);
+    assert_int_equal(sum->place.along[AXIS_SLOT_EXPERT_DATA].kind, !s->divided     ? PLACE_REPLICATE
+                                                                   : s->owner >= 0 ? PLACE_OWNED
+                                                                                   : PLACE_SHARD);
+    assert_int_equal(replicas_next_sum(s->of, sum, AXIS_EXPERT_DATA), AXIS_COUNT);
     pool_free(&ops);
 }
 
-/* Rows of the expert's parameter that this rank has a duty for, added to met[duty][row]. */
-static void note_rows(int *met[DUTIES], const compiled *c, const storage *s)
+/* Rows of the expert's parameter that this rank has a owner_role for, added to met[owner_role][row]. */
+static void note_rows(int *met[OWNER_ROLES], const compiled *c, const storage *s)
 {
-    for (duty d = 0; d < DUTIES; d++) {
-        duty_rows r = duty_of(c->around.group, s, d);
+    for (owner_role d = 0; d < OWNER_ROLES; d++) {
+        owner_rows r = owner_rows_of(c->around.group, s, d);
         for (int64_t row = r.first; row < r.first + r.rows; row++)
             met[d][row]++;
     }
@@ -221,9 +221,9 @@ static void note_rows(int *met[DUTIES], const compiled *c, const storage *s)
 
 static void check_expert(const layout *l, int place, int number)
 {
-    int *met[DUTIES], holders = l->tensor * l->data / BLOCK;
+    int *met[OWNER_ROLES], holders = l->tensor * l->data / BLOCK;
     int64_t rows = 0;
-    for (int d = 0; d < DUTIES; d++)
+    for (int d = 0; d < OWNER_ROLES; d++)
         met[d] = calloc(4096, sizeof(int));
     for (int rank = place; rank < l->tensor * l->data; rank += BLOCK) {
         compile_options o = options_of(l, rank);
@@ -231,24 +231,24 @@ static void check_expert(const layout *l, int place, int number)
         assert_int_equal(compile_model(&c, &o), STATUS_OK);
         make_experts(&c);
         const storage *s = &c.storage[number];
-        assert_int_equal(s->of->replicas, AXIS_HOLDERS);
-        assert_int_equal(c.around.group[AXIS_HOLDERS].rank, rank / BLOCK);
+        assert_int_equal(s->of->replicas, AXIS_EXPERT_DATA);
+        assert_int_equal(c.around.group[AXIS_EXPERT_DATA].rank, rank / BLOCK);
         rows = parameter_rows(s->of);
         check_sum(&c, s);
         note_rows(met, &c, s);
         compile_free(&c);
     }
     for (int64_t row = 0; row < rows; row++) {
-        assert_int_equal(met[DUTY_COUNT][row], 1);
-        assert_int_equal(met[DUTY_WRITE][row], 1);
-        assert_int_equal(met[DUTY_UPDATE][row], l->zero > 0 ? 1 : holders);
-        assert_int_equal(met[DUTY_COMPARE][row], l->zero < 3 ? holders : 0);
+        assert_int_equal(met[OWNER_COUNTS][row], 1);
+        assert_int_equal(met[OWNER_WRITES][row], 1);
+        assert_int_equal(met[OWNER_UPDATES][row], l->zero > 0 ? 1 : holders);
+        assert_int_equal(met[OWNER_COMPARES][row], l->zero < 3 ? holders : 0);
     }
-    for (int d = 0; d < DUTIES; d++)
+    for (int d = 0; d < OWNER_ROLES; d++)
         free(met[d]);
 }
 
-TEST(holders_of_an_expert_divide_it_as_replicas_do)
+TEST(expert_data_ranks_divide_an_expert_as_replicas_do)
 {
     for (int zero = 0; zero < STORAGE_LEVELS; zero++) {
         const layout l = {SHAPE_GPT2, 2, 6, 1, zero, 12, false, false};

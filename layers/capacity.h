@@ -1,8 +1,7 @@
-/* The capacity of programs for experts that ranks divide: each bucket is a capacity bucket, with room for a number of
- * rows.
+/* Capacity buckets of experts that ranks divide: programs that differ in the number of rows they have room for.
  *
  * The number of tokens that choose a rank's experts is known only when the step runs. A first pass has room for
- * `capacity` times a rank's mean; smaller overflow passes (passes) reuse its memory for more. Higher buckets have more
+ * `capacity` times a rank's mean; smaller overflow passes reuse its memory for more. Higher buckets have more
  * passes, and the last has room for any choice of tokens. A step without enough room leaves the model unchanged and is
  * repeated on a higher bucket.
  *

@@ -29,7 +29,7 @@ typedef struct layer_sizes {
     dtype compute;         /* operand type of products */
     int64_t rope[3];       /* positions, columns, and positions of the windows' own table */
     int64_t logits[2];     /* samples that are decoded, and this rank's rows of the vocabulary */
-    int64_t over;          /* capacity buckets (buckets) */
+    int64_t over;          /* capacity buckets */
     int64_t routers;       /* 1 where the model has experts, else 0 */
     int64_t choices;       /* experts of all layers that have them */
     int64_t mtp, clips;    /* 1 where an MTP module trains; where QK-clip notes scores */

@@ -65,7 +65,7 @@ typedef struct recorder {
     int forward_tensors;
     int layer;               /* layer of ops to come; -1: none */
     bool recomputed, joined; /* flags of ops to come (kernels/table/op.h) */
-    int bucket;              /* capacity bucket (bucket) of the program's row capacity for experts */
+    int bucket;              /* capacity bucket of the program's row capacity for experts */
     int recomputed_ops;      /* recomputed ops of the forward pass so far */
     const op *backward;      /* the op differentiated at present: its site begins the sites of its gradient's ops */
     int sites;               /* dropout sites so far */

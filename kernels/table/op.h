@@ -102,13 +102,13 @@ typedef struct op_routing {
 
 enum { CAPACITY_BUCKETS = 3 }; /* the most training programs that differ in their row capacity for experts */
 
-/* Row capacity of the ranks that divide experts: a capacity of capacity buckets, called buckets. */
+/* Row capacity of the ranks that divide experts, by capacity bucket. */
 typedef struct op_capacity {
-    int64_t
-        room[CAPACITY_BUCKETS - 1]; /* rows per layer and micro-batch on each bucket but the last, which has enough */
-    int32_t bucket;                 /* the program's bucket */
-    int32_t local;                  /* experts of this rank, from attributes.first on; or */
-    int32_t slots, experts;         /* ranks that divide `experts`, each with that capacity; 0: none */
+    /* rows per layer and micro-batch in each bucket but the last, which has enough */
+    int64_t room[CAPACITY_BUCKETS - 1];
+    int32_t bucket;         /* the program's bucket */
+    int32_t local;          /* experts of this rank, from attributes.first on; or */
+    int32_t slots, experts; /* ranks that divide `experts`, each with that capacity; 0: none */
 } op_capacity;
 
 /* Losses of a router's logits for its load (ops expert_load, balance and their like). */

@@ -139,7 +139,7 @@ refuses a_skip_without_a_reason tests/memory/test_dtype.c '/* skip(); */' "a tes
 refuses a_table_with_a_third_that_no_list_names tests/memory/test_dtype.c '/* cover_take(0, 0, 0, 3); */' "HAS_REST lacks dtype" \
     "tests/lint/lanes.sh $copy"
 
-refuses a_call_that_no_linker_sees engine/run/shard.c "$(printf 'void deal_sample(int32_t *out, const deal *d)\n{\n    shard_zigzag(out, d);\n}\n')" \
+refuses a_call_that_no_linker_sees engine/run/shard.c "$(printf 'void shard_sample(int32_t *out, const shard_shape *d)\n{\n    shard_zigzag(out, d);\n}\n')" \
     "calls its own shard_zigzag" "tests/lint/lanes.sh $copy"
 
 if said=$("$here/house.sh" "$copy"); then verdict yes the_house_keeps_its_budget; else verdict no "the_house_keeps_its_budget: $said"; fi

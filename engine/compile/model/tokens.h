@@ -34,7 +34,7 @@ double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops
 /* Bytes of a chunk's logits on each rank. */
 int64_t loss_chunk_bytes(const compile_options *o, int64_t tokens);
 
-/* Capacity buckets of a model's training programs (layers/capacity.h), called buckets here: their number, and the
+/* Capacity buckets of a model's training programs (layers/capacity.h): their number, and the
  * bucket of the next step, a function of earlier steps' needs, the same on all ranks and after a resume. */
 
 /* The buckets of these options; all 0 for a model without experts. */

@@ -262,7 +262,7 @@ double load_slowest(const load_law *law, const compile_options *o)
     return sum;
 }
 
-/* ---- capacity buckets ---------------------------------------------------------------------------------------------- */
+/* ---- capacity buckets ------------------------------------------------------------------------------------------- */
 
 /* Probability of each state of the bucket choice. */
 typedef struct capacity_chain {

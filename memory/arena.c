@@ -33,24 +33,11 @@ static int64_t number_in(const char *path, const char *name)
     return found;
 }
 
-/* Returns the bytes left by one control group: its limit less unreclaimable bytes (file pages are reclaimable). */
-static int64_t left_by_group(const char *folder)
-{
-    char path[1200];
-    snprintf(path, sizeof path, "%s/memory.max", folder);
-    int64_t limit = number_in(path, "");
-    snprintf(path, sizeof path, "%s/memory.stat", folder);
-    int64_t used = number_in(path, "anon ");
-    if (limit < 0)
-        return INT64_MAX;
-    used = used < 0 ? 0 : used;
-    return limit > used ? limit - used : 0;
-}
-
-/* Returns the bytes left by this process's group and all above it (control groups, version 2). */
+/* Returns the bytes left by this process's group and all above it (control groups, version 2): their limits less
+ * unreclaimable bytes (file pages are reclaimable). */
 static int64_t left_by_groups(void)
 {
-    char line[1024], folder[1100] = "/sys/fs/cgroup";
+    char line[1024], folder[1100] = "/sys/fs/cgroup", path[1200];
     AUTO(FILE) *file = fopen("/proc/self/cgroup", "re");
     while (file && fgets(line, sizeof line, file))
         if (strncmp(line, "0::/", 4) == 0) {
@@ -59,8 +46,11 @@ static int64_t left_by_groups(void)
         }
     int64_t left = INT64_MAX;
     for (;;) {
-        int64_t here = left_by_group(folder);
-        left = here < left ? here : left;
+        snprintf(path, sizeof path, "%s/memory.max", folder);
+        int64_t limit = number_in(path, "");
+        snprintf(path, sizeof path, "%s/memory.stat", folder);
+        int64_t used = number_in(path, "anon "), here = limit > used ? limit - (used > 0 ? used : 0) : 0;
+        left = limit >= 0 && here < left ? here : left;
         char *slash = strrchr(folder, '/');
         if (strcmp(folder, "/sys/fs/cgroup") == 0 || !slash)
             return left;

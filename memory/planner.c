@@ -63,15 +63,6 @@ typedef struct planner_tree {
     const list *found[MOST_LISTS];
 } planner_tree;
 
-static planner_tree *tree_open(int32_t times)
-{
-    MUST(times >= 1 && times <= 1 << 30, "a program of %d times", times);
-    planner_tree *tree = must_calloc(1, sizeof *tree);
-    tree->times = times;
-    tree->nodes = must_calloc(2 * (unsigned long)times - 1, sizeof *tree->nodes);
-    return tree;
-}
-
 static void tree_close(planner_tree *tree)
 {
     if (!tree)
@@ -332,7 +323,10 @@ static void core_open(planner_problem *core, const planner_block *blocks, int64_
         return;
     core->offset = must_alloc(n * sizeof *core->offset);
     core->best = must_alloc(n * sizeof *core->best);
-    core->tree = tree_open(core->times);
+    MUST(core->times >= 1 && core->times <= 1 << 30, "a program of %d times", core->times);
+    core->tree = must_calloc(1, sizeof *core->tree);
+    core->tree->times = core->times;
+    core->tree->nodes = must_calloc(2 * (unsigned long)core->times - 1, sizeof *core->tree->nodes);
 }
 
 static void core_close(planner_problem *core)
@@ -427,15 +421,6 @@ static bool try_order(planner_problem *core, const int32_t *order, const bool *f
 /* Orders larger blocks first. */
 typedef uint64_t key_function(const planner_problem *core, int32_t block);
 
-/* Returns floor of 2 log2(value), the halves at 1.5: sizes that differ by less count as equal. */
-static int half_octave(int64_t value)
-{
-    if (value <= 1)
-        return 0;
-    int octave = 63 - __builtin_clzll((unsigned long long)value);
-    return 2 * octave + (int)((value >> (octave - 1)) & 1);
-}
-
 static uint64_t by_size(const planner_problem *core, int32_t b)
 {
     return (uint64_t)core->bytes[b];
@@ -446,9 +431,11 @@ static uint64_t by_duration(const planner_problem *core, int32_t b)
     return (uint64_t)(core->last[b] - core->first[b]);
 }
 
+/* Returns floor of 2 log2(bytes), the halves at 1.5: sizes that differ by less count as equal. */
 static uint64_t by_size_step(const planner_problem *core, int32_t b)
 {
-    return (uint64_t)half_octave(core->bytes[b]);
+    uint64_t bytes = (uint64_t)core->bytes[b], octave = bytes > 1 ? 63 - (uint64_t)__builtin_clzll(bytes) : 0;
+    return octave ? 2 * octave + (bytes >> (octave - 1) & 1) : 0;
 }
 
 /* Returns the contention in fiftieths of the bound. */
@@ -554,14 +541,6 @@ static bool try_all(planner_problem *core)
 
 /* ---- a plan ------------------------------------------------------------------------------------------------------ */
 
-/* A repair that succeeds does so soon, and its moves cost twice a placement. */
-static int64_t repair_effort(const planner_problem *core)
-{
-    int64_t most = 5000 + 20 * (int64_t)core->count;
-    most = core->count > PLANNER_REPAIR_BLOCKS ? 0 : most < 30000 ? most : 30000;
-    return core->effort_left / 3 < most ? core->effort_left / 3 : most;
-}
-
 void planner_place(planner_block *blocks, planner_result *result, int64_t count, int64_t alignment, double goal,
                    int64_t effort)
 {
@@ -573,8 +552,12 @@ void planner_place(planner_block *blocks, planner_result *result, int64_t count,
     int64_t most = 4 * (int64_t)core.count > 2000000 ? 4 * (int64_t)core.count : 2000000;
     int64_t unsaid = 200 * (int64_t)core.count > 40000 ? 200 * (int64_t)core.count : 40000;
     core.effort_left = effort > 0 ? effort : unsaid < most ? unsaid : most;
-    if (core.count > 0 && !try_all(&core))
-        planner_repair(&core, repair_effort(&core));
+    if (core.count > 0 && !try_all(&core)) {
+        /* a repair that succeeds does so soon, and its moves cost twice a placement */
+        most = 5000 + 20 * (int64_t)core.count;
+        most = core.count > PLANNER_REPAIR_BLOCKS ? 0 : most < 30000 ? most : 30000;
+        planner_repair(&core, core.effort_left / 3 < most ? core.effort_left / 3 : most);
+    }
     for (int64_t i = 0; i < count; i++)
         blocks[i].offset = 0;
     for (int32_t i = 0; i < core.count; i++)

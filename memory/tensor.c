@@ -68,11 +68,6 @@ placement place_shard(int dim)
     return (placement){PLACE_SHARD, (int8_t)dim};
 }
 
-bool place_equal(placement a, placement b)
-{
-    return a.kind == b.kind && a.dim == b.dim;
-}
-
 placement place_owned(void)
 {
     return (placement){PLACE_OWNED, 0};

@@ -93,7 +93,6 @@ placement place_shared(void);
 placement place_partial(void);
 placement place_shard(int dim);
 placement place_owned(void);
-bool place_equal(placement a, placement b);
 /* Returns `p` in one slot, replicate in the others. */
 placements place_along(int slot, placement p);
 /* Returns the placement of the cotangent of a tensor placed so, slot by slot: shared -> partial, partial -> replicate,

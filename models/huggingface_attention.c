@@ -15,15 +15,6 @@
 #define DEFAULT_FOURTH        4
 #define DEFAULT_SECOND        2
 
-/* True if full_first and full_every give exactly the layers that see all tokens. */
-static bool repeats(const model_shape *s, const bool *full)
-{
-    bool same = true;
-    for (int i = 0; i < s->layers; i++)
-        same = same && (shape_layer(s, i).window == 0) == full[i];
-    return same;
-}
-
 /* Finds the full_first and full_every under which exactly the layers that are not `full` have a window: the layers at
  * the beginning that see all tokens, and after the first with a window either none, or one at equal distances. */
 static bool find_pattern(model_shape *s, const bool *full)
@@ -38,7 +29,10 @@ static bool find_pattern(model_shape *s, const bool *full)
     for (int i = 0; i < 6; i++) {
         s->full_first = i % 2 ? first : 0;
         s->full_every = every[i / 2];
-        if (repeats(s, full))
+        bool same = true;
+        for (int k = 0; k < s->layers; k++)
+            same = same && (shape_layer(s, k).window == 0) == full[k];
+        if (same)
             return true;
     }
     return false;

@@ -58,27 +58,21 @@ static double keeps(const model_shape *shape, int i, double frequency)
     return 1;
 }
 
-/* The divisor of frequency i under longrope (2402.13753). */
-static double divisor(const model_shape *shape, int i, int64_t positions)
-{
-    const shape_rope_scaling *s = &shape->rope_scaling;
-    if (!shape_scales(shape, ROPE_LONGROPE))
-        return 1;
-    return positions > s->original_max_sequence ? s->long_factor[i] : s->short_factor[i];
-}
-
 void rope_fill(float *table, const model_shape *shape, int64_t positions, bool local)
 {
     int d = shape_rotated(shape);
-    double factor = local ? 0 : shape->rope_scaling.factor, theta = local ? shape->rope_local_theta : shape->rope_theta;
+    const shape_rope_scaling *scaling = &shape->rope_scaling;
+    double factor = local ? 0 : scaling->factor, theta = local ? shape->rope_local_theta : shape->rope_theta;
     bool multiplies = !local && (shape_scales(shape, ROPE_YARN) || shape_scales(shape, ROPE_LONGROPE));
-    double times = multiplies ? shape->rope_scaling.attention_factor : 1;
+    double times = multiplies ? scaling->attention_factor : 1;
     for (int i = 0; i < d / 2; i++) {
         double frequency = pow(theta, -2.0 * i / d);
         if (factor > 0) {
             double kept = keeps(shape, i, frequency);
             frequency = frequency * kept + frequency / factor * (1 - kept);
-            frequency /= divisor(shape, i, positions);
+            if (shape_scales(shape, ROPE_LONGROPE)) /* 2402.13753 */
+                frequency /=
+                    positions > scaling->original_max_sequence ? scaling->long_factor[i] : scaling->short_factor[i];
         }
         for (int64_t p = 0; p < positions; p++) {
             table[p * d + i] = (float)(times * cos((double)p * frequency));

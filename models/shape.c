@@ -121,17 +121,11 @@ int shape_head_passes(const model_shape *s)
     return 1 + s->mtp_layers;
 }
 
-/* The MTP module's block is like the last layer. */
-static int likeness(const model_shape *s, int block)
-{
-    return block < s->layers ? block : s->layers - 1;
-}
-
 int shape_routers_before(const model_shape *s, int layer)
 {
     int count = 0;
     for (int i = 0; i < layer; i++)
-        count += has_experts(s, likeness(s, i));
+        count += has_experts(s, i < s->layers ? i : s->layers - 1);
     return count;
 }
 
@@ -143,7 +137,7 @@ int shape_routers(const model_shape *s)
 layer_shape shape_layer(const model_shape *s, int block)
 {
     MUST(block >= -1 && block < shape_blocks(s), "layer %d of %d", block, shape_blocks(s));
-    const int layer = likeness(s, block);
+    const int layer = block < s->layers ? block : s->layers - 1; /* the MTP module's block is like the last layer */
     const bool sees_all = layer < s->full_first || (s->full_every > 0 && (layer + 1) % s->full_every == 0);
     uint64_t own_head = s->tied_embeddings ? 0 : UINT64_C(1) << TRAIT_OWN_HEAD;
     layer_shape out = {.traits = shape_traits_of(s->architecture)->traits | own_head,

@@ -22,14 +22,6 @@ static status show(void *context, int64_t done, int64_t total)
     return stop_asked();
 }
 
-static void print_converted(const weights *w, const char *to, double seconds, int64_t bytes)
-{
-    const model_shape *shape = weights_shape(w);
-    log_info("%s: %s, %s parameters, %s in %.1f s (%s/s)", to, shape_traits_of(shape->architecture)->name,
-             COUNT_TEXT(parts_parameters(shape)), BYTES_TEXT(bytes), seconds,
-             BYTES_TEXT((double)bytes / (seconds > 1e-9 ? seconds : 1e-9)));
-}
-
 static status convert(const char *from, const char *to, int format, int type, int64_t shard_bytes, bool force)
 {
     weights *w;
@@ -55,8 +47,11 @@ static status convert(const char *from, const char *to, int format, int type, in
     status s = weights_copy(w, to, &o);
     double seconds = clock_seconds() - begun;
     report_progress_end(&bar);
+    const model_shape *shape = weights_shape(w);
     if (s == STATUS_OK)
-        print_converted(w, to, seconds, bytes);
+        log_info("%s: %s, %s parameters, %s in %.1f s (%s/s)", to, shape_traits_of(shape->architecture)->name,
+                 COUNT_TEXT(parts_parameters(shape)), BYTES_TEXT(bytes), seconds,
+                 BYTES_TEXT((double)bytes / (seconds > 1e-9 ? seconds : 1e-9)));
     weights_close(w);
     return s;
 }

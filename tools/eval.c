@@ -140,11 +140,10 @@ static status read_training(evaluation *e)
     const char *text = weights_config(e->from);
     if (!text)
         return STATUS_OK;
-    config c;
+    RELEASED_BY(config_free) config c = {0};
     TRY(config_parse(&c, weights_folder(e->from), text, strlen(text), 0, NULL));
     e->mask = c.data.document_mask;
     e->trained_length = c.train.sequence;
-    config_free(&c);
     return STATUS_OK;
 }
 
@@ -174,35 +173,28 @@ static status read_text(evaluation *e)
     AUTO(tokenizer) *t = NULL;
     TRY(e->set->tokenizer ? tokenizer_files_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
     AUTO(tokenizer_scratch) *scratch = tokenizer_scratch_open(t);
-    documents *d = NULL;
+    AUTO(documents) *d = NULL;
     const documents_settings plain = {.format = DOCUMENTS_SNIFF};
     char *inputs[] = {(char *)(size_t)e->set->text};
-    status s = documents_open(&d, &plain, inputs, 1);
-    buffer raw_bytes = {0}, made = {0};
-    bool more = s == STATUS_OK;
-    while (more && s == STATUS_OK) {
+    TRY(documents_open(&d, &plain, inputs, 1));
+    RELEASED_BY(buffer_free) buffer raw_bytes = {0};
+    RELEASED_BY(buffer_free) buffer made = {0};
+    for (bool more = true;;) {
         documents_raw raw;
         const char *text;
         int64_t length;
         raw_bytes.length = 0;
-        s = documents_next(d, &raw_bytes, &raw, &more);
-        if (s != STATUS_OK || !more)
-            break;
-        s = documents_text(d, &text, &length, &made, raw_bytes.bytes + raw.offset, &raw);
-        if (s == STATUS_OK)
-            s = tokenizer_encode(t, scratch, &e->tokens, text, length, TOKENIZER_FRAME);
+        TRY(documents_next(d, &raw_bytes, &raw, &more));
+        if (!more)
+            return check_ids(e, tokenizer_kind(t));
+        TRY(documents_text(d, &text, &length, &made, raw_bytes.bytes + raw.offset, &raw));
+        TRY(tokenizer_encode(t, scratch, &e->tokens, text, length, TOKENIZER_FRAME));
         e->bytes += length;
         int32_t end = tokenizer_ids_of(t)->end_of_document;
         if (end >= 0)
             buffer_ids_append(&e->tokens, &end, 1);
         mark_document(e);
     }
-    buffer_free(&raw_bytes);
-    buffer_free(&made);
-    documents_close(d);
-    if (s == STATUS_OK)
-        s = check_ids(e, tokenizer_kind(t));
-    return s;
 }
 
 static status read_data(evaluation *e)

@@ -108,25 +108,13 @@ static void describe_key(FILE *out, shape_architecture a, const json_t *root, co
 /* Returns an object with the rows of an architecture by key; the caller owns it. */
 static json_t *describe_keys(shape_architecture a)
 {
-    json_t *root = specimen(a), *asked = families_keys(a), *rows = json_object();
+    json_auto_t *root = specimen(a), *asked = families_keys(a);
+    json_t *rows = json_object();
     for (void *i = json_object_iter(asked); i; i = json_object_iter_next(asked, i)) {
         AUTO_FREE char *row = MUST_PRINT(out, describe_key(out, a, root, json_object_iter_key(i)));
         json_object_set_new(rows, json_object_iter_key(i), json_string(row));
     }
-    json_decref(asked);
-    json_decref(root);
     return rows;
-}
-
-/* Returns the rows that are the same for every architecture. */
-static json_t *find_common(json_t *const rows[SHAPE_ARCHITECTURES])
-{
-    json_t *common = json_copy(rows[0]);
-    for (void *i = json_object_iter(rows[0]); i; i = json_object_iter_next(rows[0], i))
-        for (int a = 1; a < SHAPE_ARCHITECTURES; a++)
-            if (!json_equal(json_object_get(rows[a], json_object_iter_key(i)), json_object_iter_value(i)))
-                json_object_del(common, json_object_iter_key(i));
-    return common;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -199,7 +187,11 @@ void families_print(FILE *out)
     json_t *rows[SHAPE_ARCHITECTURES];
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
         rows[a] = describe_keys((shape_architecture)a);
-    json_t *common = find_common(rows);
+    json_t *common = json_copy(rows[0]); /* rows that are the same for every architecture */
+    for (void *i = json_object_iter(rows[0]); i; i = json_object_iter_next(rows[0], i))
+        for (int a = 1; a < SHAPE_ARCHITECTURES; a++)
+            if (!json_equal(json_object_get(rows[a], json_object_iter_key(i)), json_object_iter_value(i)))
+                json_object_del(common, json_object_iter_key(i));
     fputs(head, out);
     print_rows(out, common, NULL);
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {

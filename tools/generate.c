@@ -55,10 +55,10 @@ static status read_prompts(job *j)
         add_prompt(j, j->set->prompt, strlen(j->set->prompt));
         return STATUS_OK;
     }
-    FILE *f = fopen(j->set->prompts, "r");
+    AUTO(FILE) *f = fopen(j->set->prompts, "r");
     if (!f)
         return status_fail(STATUS_FAILED, "%s cannot be read: it holds the prompts, one a line", j->set->prompts);
-    char *line = NULL;
+    AUTO_FREE char *line = NULL;
     size_t room = 0;
     ssize_t length;
     while ((length = getline(&line, &room, f)) >= 0) {
@@ -66,8 +66,6 @@ static status read_prompts(job *j)
             length--;
         add_prompt(j, line, (size_t)length);
     }
-    free(line);
-    fclose(f);
     if (j->count == 0)
         return status_fail(STATUS_FAILED, "%s holds no prompt", j->set->prompts);
     return STATUS_OK;

@@ -42,12 +42,12 @@ int islands_main(int argc, char **argv)
 {
     wishes w = {.listen = "127.0.0.1", .folder = "runs/etcd", .port = 2379};
     const options_row rows[] = {
-        {"--embedded", OPTIONS_FLAG, NULL, "be an etcd of one node, for a try-out", &w.embedded, 0, 0, NULL},
-        {"--listen", OPTIONS_TEXT, "ADDRESS", "of this machine, for its clients (127.0.0.1)", &w.listen, 0, 0, NULL},
-        {"--port", OPTIONS_INTEGER, "N", "of its clients (2379); the next one is its own", &w.port, 1, 65534, NULL},
-        {"--credentials", OPTIONS_TEXT, "FILE", "with etcd's USER:PASSWORD (else " ISLANDS_CREDENTIALS ")",
-         &w.credentials, 0, 0, NULL},
-        {"--folder", OPTIONS_TEXT, "FOLDER", "of its data (runs/etcd)", &w.folder, 0, 0, NULL},
+        OPTION_FLAG("--embedded", "be an etcd of one node, for a try-out", &w.embedded),
+        OPTION_TEXT("--listen", "ADDRESS", "of this machine, for its clients (127.0.0.1)", &w.listen),
+        OPTION_INTEGER("--port", "N", "of its clients (2379); the next one is its own", &w.port, 1, 65534),
+        OPTION_TEXT("--credentials", "FILE", "with etcd's USER:PASSWORD (else " ISLANDS_CREDENTIALS ")",
+                    &w.credentials),
+        OPTION_TEXT("--folder", "FOLDER", "of its data (runs/etcd)", &w.folder),
     };
     const options_command command = {
         .name = "islands",
@@ -57,8 +57,7 @@ int islands_main(int argc, char **argv)
             "it with TLS and passwords. With an address, shows the islands, their offers and their merges.",
         .least = 0,
         .most = 1,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows,
+        OPTION_ROWS(rows),
     };
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
@@ -66,9 +65,7 @@ int islands_main(int argc, char **argv)
     status s = w.embedded      ? become_etcd(&w)
                : operands == 1 ? islands_show(argv[1], w.credentials)
                                : status_fail(STATUS_USAGE, "give --embedded, or the address of an etcd to look at");
-    if (s != STATUS_OK)
-        log_error("%s", status_message());
-    return (int)s;
+    return options_exit(s);
 }
 
 /* ---- phalanx keys ----------------------------------------------------------------------------------------------- */
@@ -88,12 +85,10 @@ int keys_main(int argc, char **argv)
     if (code != OPTIONS_GO_ON)
         return code;
     status s = islands_make_keys(argv[1]);
-    if (s != STATUS_OK)
-        log_error("%s", status_message());
-    else
+    if (s == STATUS_OK)
         log_info("made %s/island.secret and %s/island.public; other islands' public keys go to %s/peers/NAME.public",
                  argv[1], argv[1], argv[1]);
-    return (int)s;
+    return options_exit(s);
 }
 
 /* ---- phalanx server --------------------------------------------------------------------------------------------- */

@@ -112,65 +112,44 @@ static status join(comm **world, const guard *g, status loaded)
     return s == STATUS_OK ? watchdog_join(g->watchdog, *world) : s;
 }
 
-/* Names this start: by the id that its supervisor gave, or by a drawn one. */
-static status name_start(comm *world, const guard *g)
+/* Names this start, by the id that its supervisor gave or by a drawn one, and reads the model's sizes. */
+static status configure(config *c, comm *world, const guard *g)
 {
     char id[MANIFEST_RUN] = "";
     snprintf(id, sizeof id, "%s", watchdog_run(g->watchdog));
     TRY(comm_all_status(comm_world(world), *id ? STATUS_OK : manifest_draw_run(id)));
     comm_broadcast_bytes(comm_world(world), id, sizeof id, 0);
     watchdog_name_run(g->watchdog, id);
-    return STATUS_OK;
-}
-
-static status configure(config *c, comm *world, const guard *g)
-{
-    TRY(name_start(world, g));
     watchdog_enter(g->watchdog, DURING_SETUP, true, 0, "reading the model's configuration");
     return comm_all_status(comm_world(world), weights_configure(c));
 }
 
-/* Records the failure as an incident unless a rank has recorded the cause. */
-static void refuse(const config *c, const guard *g)
-{
-    if (causes_read(c->run.folder, g->position, watchdog_run(g->watchdog)).known)
-        return;
-    AUTO_FREE char *words = must_strdup(status_message());
-    incident_log_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
-}
-
-/* Prints the failure on one rank: all ranks agreed on the status, which names the rank it came from. */
+/* Prints the failure on one rank: all ranks agreed on the status, which names the rank it came from. Records it as an
+ * incident unless a rank has recorded the cause. */
 static void say_failed(const guard *g, const config *c, const comm *world, status s, status loaded)
 {
     if (s == STATUS_OK || !world || comm_rank(world) != 0)
         return;
     fprintf(stderr, "phalanx: %s\n", status_message());
-    if (s == STATUS_FAILED && loaded == STATUS_OK)
-        refuse(c, g);
-}
-
-/* Tells whether the text is 32 hexadecimal digits, as manifest_draw_run makes them. */
-static bool is_id(const char *text)
-{
-    return strlen(text) == MANIFEST_RUN - 1 && strspn(text, "0123456789abcdef") == MANIFEST_RUN - 1;
+    if (s != STATUS_FAILED || loaded != STATUS_OK)
+        return;
+    AUTO_FREE char *words = must_strdup(status_message());
+    if (!causes_read(c->run.folder, g->position, watchdog_run(g->watchdog)).known)
+        incident_log_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
 }
 
 /* Parses the command line: `command` and the options that every job has. */
 static int parse_options(const char **id, int *operands, const options_command *command, int argc, char **argv)
 {
-    const options_row row = {"--start-id",
-                             OPTIONS_TEXT,
-                             "ID",
-                             "of this start, 32 hexadecimal digits, as phalanx supervise gives it; else drawn",
-                             (void *)id,
-                             0,
-                             0,
-                             NULL};
+    const options_row row =
+        OPTION_TEXT("--start-id", "ID",
+                    "of this start, 32 hexadecimal digits, as phalanx supervise gives it; else drawn", (void *)id);
     options_command all = *command;
     all.row = &row;
     all.rows = 1;
     int code = options_parse(&all, operands, argc, argv);
-    if (code != OPTIONS_GO_ON || !*id || is_id(*id))
+    if (code != OPTIONS_GO_ON || !*id ||
+        (strlen(*id) == MANIFEST_RUN - 1 && strspn(*id, "0123456789abcdef") == MANIFEST_RUN - 1))
         return code;
     log_error("--start-id %s: expected 32 hexadecimal digits", *id);
     return STATUS_USAGE;

@@ -54,14 +54,6 @@ static void manual_text(FILE *out, const char *text)
     }
 }
 
-static void manual_more(FILE *out, void (*more)(FILE *out))
-{
-    AUTO_FREE char *text = MUST_PRINT(to, more(to));
-    fputs(".PP\n.nf\n", out);
-    manual_text(out, text);
-    fputs(".fi\n", out);
-}
-
 /* Prints a section of the manual in man(7). */
 static void print_manual(FILE *out, const options_command *c)
 {
@@ -82,8 +74,12 @@ static void print_manual(FILE *out, const options_command *c)
         manual_text(out, row->doc);
         fputc('\n', out);
     }
-    if (c->more_help)
-        manual_more(out, c->more_help);
+    if (c->more_help) {
+        AUTO_FREE char *text = MUST_PRINT(to, c->more_help(to));
+        fputs(".PP\n.nf\n", out);
+        manual_text(out, text);
+        fputs(".fi\n", out);
+    }
 }
 
 /* Prints for shells a line for each option: its name and the words that may follow it. */
@@ -266,6 +262,9 @@ int options_parse(const options_command *c, int *operands, int argc, char **argv
 
 int options_exit(status s)
 {
+    bool written = fflush(stdout) == 0 && !ferror(stdout); /* shows the output before an error */
+    if (s == STATUS_OK && !written)
+        s = status_fail(STATUS_FAILED, "the output cannot be written");
     if (s != STATUS_OK)
         log_error("%s", status_message());
     return (int)s;

@@ -80,7 +80,7 @@ options_said options_said_of(int operands, char *const *operand);
  * message on stderr. --help-man and --help-words are for `phalanx help` and for shells. */
 int options_parse(const options_command *command, int *operands, int argc, char **argv);
 
-/* Returns the exit status of a command that ends with `s`, and prints a failure. */
+/* Returns the exit status of a command that ends with `s`, and prints a failure: also to write the output. */
 int options_exit(status s);
 
 void options_help(FILE *out, const options_command *command);

@@ -28,20 +28,17 @@ static int threads_of_rank(const config *c, int ranks, int node_ranks)
 planning_run planning_run_of(const char *folder)
 {
     planning_run run = {0};
-    char *path = must_format("%s/events.jsonl", folder);
-    json_t *events = series_lines(path, "ranks"), *last = json_array_get(events, json_array_size(events) - 1);
+    AUTO_FREE char *path = must_format("%s/events.jsonl", folder), *end = must_format("%s/summary.json", folder);
+    json_auto_t *events = series_lines(path, "ranks");
+    const json_t *last = json_array_get(events, json_array_size(events) - 1);
     const char *word = json_string_value(json_object_get(last, "device"));
     run.ranks = (int)json_integer_value(json_object_get(last, "ranks"));
     if (word && devices_named(word))
         snprintf(run.device, sizeof run.device, "%s", word);
-    json_decref(events);
-    free(path);
     if (run.ranks > 0)
         return run;
-    path = must_format("%s/summary.json", folder);
-    json_auto_t *summary = json_load_file(path, 0, NULL);
+    json_auto_t *summary = json_load_file(end, 0, NULL);
     run.ranks = (int)json_array_size(json_object_get(summary, "ranks"));
-    free(path);
     return run;
 }
 
@@ -70,12 +67,11 @@ status planning_options(compile_options *out, const config *c, const grid *g, co
 
 status planning_reserve(reserve *out, const char *folder)
 {
-    choices known = {0};
+    RELEASED_BY(choices_free) choices known = {0};
     AUTO_FREE char *path = must_format("%s/" CHOICES_FILE, folder);
     *out = reserve_assumed;
     status s = choices_read(&known, path);
     choices_take_reserve(out, &known);
-    choices_free(&known);
     return s;
 }
 
@@ -147,7 +143,7 @@ void planning_load_facts(fact_writer *out, const planning_load *l, const plan *p
 {
     const load_outcome *of = &l->of;
     facts_open(out, "\n load", '{');
-    FACTS(out, FACT("kind", load_word(l->law.kind)), FACT("sigma", l->law.sigma), FACT("draws", l->law.draws),
+    FACTS(out, FACT("kind", load_words[l->law.kind]), FACT("sigma", l->law.sigma), FACT("draws", l->law.draws),
           FACT("largest_expert", of->expert), FACT("largest_rank", of->rank), FACT("slowest_rows", of->slowest),
           FACT("\n  choices", of->choices), FACT("replays", of->replays), FACT("seconds_even", p->even_seconds),
           FACT("seconds_loaded", p->timing.seconds), FACT("seconds", loaded_seconds(l, p)),

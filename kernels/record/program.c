@@ -51,38 +51,21 @@ static bool same_shape(const tensor *a, const tensor *b)
 
 static bool same_place(const tensor *a, const tensor *b)
 {
+    bool same = true;
     for (int i = 0; i < AXIS_SLOTS; i++)
-        if (!place_equal(a->place.along[i], b->place.along[i]))
-            return false;
-    return true;
+        same &= a->place.along[i].kind == b->place.along[i].kind && a->place.along[i].dim == b->place.along[i].dim;
+    return same;
 }
 
-static tensor *new_tensor(pool *p, op *o)
-{
-    tensor *t = pool_alloc(p, sizeof *t);
-    t->name = o->label;
-    t->class = CLASS_TEMPORARY;
-    t->id = -1;
-    t->address = t->first = t->last = -1;
-    t->producer = o;
-    return t;
-}
-
-/* True if `t` is placed as the input that has its bytes, so that the op replaces the value described there. */
-static bool replaces(const op *o, tensor *t)
-{
-    for (int i = 0; i < OP_MAX_IN; i++)
-        if (o->in[i] && tensor_root(o->in[i]) == tensor_root(t) && same_place(o->in[i], t))
-            return true;
-    return false;
-}
-
-/* Gives `t`, inferred, the bytes of `at`. */
+/* Gives `t`, inferred, the bytes of `at`. If `at` is placed as the input that has its bytes, the op replaces the value
+ * described there. */
 static void share_bytes(const op *o, tensor *t, tensor *at)
 {
     OPERANDS_CHECK(same_shape(t, at), "the result has another shape or type than what it is to be stored in");
-    OPERANDS_CHECK(replaces(o, at) || same_place(t, at),
-                   "the result is placed otherwise than what it is to be stored in");
+    bool placed = same_place(t, at);
+    for (int i = 0; i < OP_MAX_IN; i++)
+        placed |= o->in[i] && tensor_root(o->in[i]) == tensor_root(at) && same_place(o->in[i], at);
+    OPERANDS_CHECK(placed, "the result is placed otherwise than what it is to be stored in");
     t->base = tensor_root(at);
     t->offset = at->offset;
     t->pitch = at->pitch;
@@ -90,17 +73,6 @@ static void share_bytes(const op *o, tensor *t, tensor *at)
     t->class = at->class;
     t->name = at->name;
     t->parameter = at->parameter;
-}
-
-/* Checks that a message is contiguous, as its address and element count demand: columns have gaps between them. */
-static void check_contiguous(const op *o)
-{
-    bool whole = true;
-    for (int i = 0; i < OP_MAX_IN; i++)
-        whole &= !o->in[i] || tensor_contiguous(o->in[i]);
-    for (int i = 0; i < OP_MAX_OUT; i++)
-        whole &= !o->out[i] || tensor_contiguous(o->out[i]);
-    OPERANDS_CHECK(whole, "what is communicated must be contiguous: copy columns first");
 }
 
 op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into)
@@ -115,7 +87,12 @@ op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into)
             there[i] = o->out[i];
             o->out[i] = &inferred[i];
         } else if (outputs >> i & 1 || (into && into[i])) {
-            o->out[i] = new_tensor(p, o);
+            tensor *t = o->out[i] = pool_alloc(p, sizeof *t);
+            t->name = o->label;
+            t->class = CLASS_TEMPORARY;
+            t->id = -1;
+            t->address = t->first = t->last = -1;
+            t->producer = o;
         }
     }
     operands_infer(o);
@@ -128,8 +105,14 @@ op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into)
                        "an output that is there already is not what the op makes");
         o->out[i] = there[i];
     }
-    if (op_communicates(o))
-        check_contiguous(o);
+    if (!op_communicates(o))
+        return o;
+    bool contiguous = true; /* a message has an address and a count of elements: columns have gaps */
+    for (int i = 0; i < OP_MAX_IN; i++)
+        contiguous &= !o->in[i] || tensor_contiguous(o->in[i]);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        contiguous &= !o->out[i] || tensor_contiguous(o->out[i]);
+    OPERANDS_CHECK(contiguous, "what is communicated must be contiguous: copy columns first");
     return o;
 }
 

@@ -283,15 +283,6 @@ static tensor *same_columns(recorder *r, const tensor *t, tensor *base)
     return columns;
 }
 
-/* Returns the output that is a sum of inputs (OP_SUMS), if the backward pass has it; else -1. */
-static int kept_sum(const recorder *r, const op *o)
-{
-    int sum = last_of(op_row_of(o)->out_names);
-    if (!op_has(o, OP_SUMS) || !o->out[sum] || !(is_kept(r, o->out[sum]) || r->again[o->out[sum]->id]))
-        return -1;
-    return sum;
-}
-
 tensor *recorder_use(recorder *r, tensor *t)
 {
     if (t->id < 0 || t->id >= r->forward_tensors)
@@ -314,7 +305,9 @@ tensor *recorder_use(recorder *r, tensor *t)
     MUST(!op_has(made, OP_STATEFUL), "%s cannot be recomputed", t->name);
     op again = {.kind = made->kind, .at = made->at};
     unsigned outputs = 0;
-    int sum = kept_sum(r, made);
+    int sum = last_of(op_row_of(made)->out_names); /* the sum of inputs, if the backward pass has it; else -1 */
+    if (!op_has(made, OP_SUMS) || !made->out[sum] || !(is_kept(r, made->out[sum]) || r->again[made->out[sum]->id]))
+        sum = -1;
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (made->out[i] && i != sum)
             outputs |= 1u << i;

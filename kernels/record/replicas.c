@@ -37,12 +37,6 @@ axis replicas_next_sum(const parameter *p, const tensor *d, axis after)
     return due && is_partial(d, p->replicas) ? p->replicas : AXIS_COUNT;
 }
 
-/* Returns the first row of a gradient that the rank holds: its own first row where it holds its own rows only. */
-static int64_t first_held(const storage *s)
-{
-    return s->shard_gradient && !s->of->vector ? s->own_first : 0;
-}
-
 op replicas_sum(const axis_group *groups, const storage *s, axis a, tensor *d)
 {
     if (a == s->of->replicas && s->divided)
@@ -50,7 +44,8 @@ op replicas_sum(const axis_group *groups, const storage *s, axis a, tensor *d)
     op o = {.kind = OP_all_reduce, .in = {d}, .at = op_along(groups, a)};
     int64_t from = a == s->of->replicas ? 0 : parameter_copied_from(s->of, a);
     if (from > 0) {
-        o.at.first = from > first_held(s) ? from - first_held(s) : 0;
+        int64_t held = s->shard_gradient && !s->of->vector ? s->own_first : 0; /* the gradient's first row here */
+        o.at.first = from > held ? from - held : 0;
         o.at.rows = d->shape[0] - o.at.first;
     }
     return o;

@@ -20,7 +20,7 @@ static status self_open(comm *c)
     return STATUS_OK;
 }
 
-static void self_close(comm *c)
+static void self_rest(comm *c)
 {
     (void)c;
 }
@@ -51,11 +51,6 @@ static void self_wait(comm_request *r)
     (void)r;
 }
 
-static void self_progress(comm *c)
-{
-    (void)c;
-}
-
 static status self_progress_thread(comm *c, bool on)
 {
     (void)c;
@@ -66,12 +61,12 @@ static status self_progress_thread(comm *c, bool on)
 static const comm_backend comm_self_backend = {
     .name = "self",
     .open = self_open,
-    .close = self_close,
+    .close = self_rest,
     .group_open = self_group_open,
     .group_close = self_group_close,
     .start = self_start,
     .wait = self_wait,
-    .progress = self_progress,
+    .progress = self_rest,
     .progress_thread = self_progress_thread,
 };
 

@@ -300,14 +300,6 @@ static flight *flight_open(const comm_call *call)
     return f;
 }
 
-/* Returns a complete flight to its group. */
-static void flight_close(flight *f)
-{
-    flight_group *m = f->group->state;
-    f->next = m->idle;
-    m->idle = f;
-}
-
 /* The world rank of a missing message, or -1: a receive's rather than a send's, which may only wait for its turn. */
 static int flight_waits_for(const flight *f)
 {
@@ -364,29 +356,8 @@ static void mpi_start(comm_request *out, const comm_call *call)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* Needs the lock. True if the request has ended; its flight goes back to the group. */
-static bool collect(comm_request *r)
-{
-    flight *f = r->flight;
-    if (!f->complete)
-        return false;
-    flight_close(f);
-    r->flight = NULL;
-    return true;
-}
-
 /* A waiting rank polls, and soon yields between polls. If the node has more ranks than cores it sleeps instead: ranks
  * that yield to each other would take a core from the rank that they wait for. */
-static void idle(const mpi_job *job, int64_t empty_polls)
-{
-    if (empty_polls <= POLLS_BEFORE_IDLE)
-        return;
-    if (job->nap)
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NANOSECONDS}, NULL);
-    else
-        sched_yield();
-}
-
 static void mpi_wait(comm_request *r)
 {
     comm *c = r->group->owner;
@@ -396,11 +367,22 @@ static void mpi_wait(comm_request *r)
         pthread_mutex_lock(&job->lock);
         if (advance_all(job))
             empty = 0;
-        if (!collect(r) && empty % 64 == 63)
-            atomic_store_explicit(&c->waiting_for, flight_waits_for(r->flight), memory_order_relaxed);
+        flight *f = r->flight;
+        if (f->complete) { /* it goes back to its group */
+            flight_group *m = f->group->state;
+            f->next = m->idle;
+            m->idle = f;
+            r->flight = NULL;
+        } else if (empty % 64 == 63) {
+            atomic_store_explicit(&c->waiting_for, flight_waits_for(f), memory_order_relaxed);
+        }
         pthread_mutex_unlock(&job->lock);
-        if (r->flight)
-            idle(job, empty);
+        if (r->flight && empty > POLLS_BEFORE_IDLE) {
+            if (job->nap)
+                nanosleep(&(struct timespec){.tv_nsec = NAP_NANOSECONDS}, NULL);
+            else
+                sched_yield();
+        }
     }
     atomic_store_explicit(&c->waiting_for, -1, memory_order_relaxed);
     pthread_mutex_lock(&job->lock);

@@ -103,18 +103,10 @@ int grid_rank_at(const grid *g, const int at[GRID_AXES])
 
 /* ---- groups along an axis --------------------------------------------------------------------------------------- */
 
-/* Numbers the ranks that share all other coordinates with this one, the first spanned coordinate fastest. */
-static int own_number(const grid *g, axis a)
-{
-    int number = 0;
-    for (int i = GRID_AXES - 1; i >= 0; i--)
-        number = axis_spans(a, i) ? number * g->size[i] + g->at[i] : number;
-    return number;
-}
-
-/* A group's members are the numbers first, first + step, ... */
+/* Ranks that share all other coordinates are numbered, the first spanned coordinate fastest; this rank's number is
+ * `own`. A group's members are the numbers first, first + step, ... */
 typedef struct members {
-    int first, step, count;
+    int first, step, count, own;
 } members;
 
 static int block_of(const grid *g, axis a, int all)
@@ -126,20 +118,22 @@ static int block_of(const grid *g, axis a, int all)
 
 static members group_of(const grid *g, axis a)
 {
-    int all = 1, own = own_number(g, a), block;
-    for (int i = 0; i < GRID_AXES; i++)
+    int all = 1, own = 0, block;
+    for (int i = GRID_AXES - 1; i >= 0; i--) {
         all *= axis_spans(a, i) ? g->size[i] : 1;
+        own = axis_spans(a, i) ? own * g->size[i] + g->at[i] : own;
+    }
     switch (axis_rows[a].rule) {
     case AXIS_ENDS:
-        return all == 1 ? (members){0, 1, 1} : (members){0, all - 1, own == 0 || own == all - 1 ? 2 : 0};
+        return all == 1 ? (members){0, 1, 1, own} : (members){0, all - 1, own == 0 || own == all - 1 ? 2 : 0, own};
     case AXIS_BLOCKS:
         block = block_of(g, a, all);
-        return (members){own - own % block, 1, block};
+        return (members){own - own % block, 1, block, own};
     case AXIS_ACROSS:
         block = block_of(g, axis_rows[a].across, all);
-        return (members){own % block, block, all / block};
+        return (members){own % block, block, all / block, own};
     default:
-        return (members){0, 1, all};
+        return (members){0, 1, all, own};
     }
 }
 
@@ -151,7 +145,7 @@ int grid_group_size(const grid *g, axis a)
 int grid_index(const grid *g, axis a)
 {
     members m = group_of(g, a);
-    return m.count ? (own_number(g, a) - m.first) / m.step : -1;
+    return m.count ? (m.own - m.first) / m.step : -1;
 }
 
 axis_group grid_group(const grid *g, axis a)

@@ -115,15 +115,6 @@ static int take_next(loom *w, int stage)
     return to < w->order->stages * w->order->chunks ? to : -1;
 }
 
-static int earliest(const loom *w)
-{
-    int best = 0;
-    for (int i = 1; i < w->order->stages; i++)
-        if (w->stages[i].begins < w->stages[best].begins)
-            best = i;
-    return best;
-}
-
 static void open(loom *w, const schedule *order)
 {
     long pairs = (long)order->stages * order->chunks * order->microbatches;
@@ -146,7 +137,10 @@ bool weave(schedule *out, double *length, double *span, const schedule *order, c
     for (int stage = 0; stage < order->stages; stage++)
         decide(&w, stage);
     for (; done < all; done++) {
-        int stage = earliest(&w), to = -1;
+        int stage = 0, to = -1;
+        for (int i = 1; i < order->stages; i++) /* the earliest */
+            if (w.stages[i].begins < w.stages[stage].begins)
+                stage = i;
         if (isinf(w.stages[stage].begins))
             break;
         if (w.stages[stage].takes_weight)
@@ -466,16 +460,6 @@ static void make_of_blocks(schedule *out, schedule_kind kind)
     free(limit);
 }
 
-static void make_folded(schedule *out, schedule_kind kind)
-{
-    if (kinds[kind].holds) {
-        make_of_blocks(out, kind);
-        return;
-    }
-    for (int stage = 0; stage < out->stages; stage++)
-        fill_zb_v(out, stage);
-}
-
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, int microbatches)
@@ -499,11 +483,14 @@ status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, 
                            needed);
     int actions = chunks * microbatches * (schedule_kind_splits(kind) ? 3 : 2);
     schedule_alloc(out, kind, (chunk_map){stages, chunks, folded}, microbatches, actions);
-    if (folded)
-        make_folded(out, kind);
-    else
+    if (!folded)
         make_in_rounds(out, kind);
-    for (int stage = 0; stage < stages; stage++)
+    else if (kinds[kind].holds)
+        make_of_blocks(out, kind);
+    for (int stage = 0; stage < stages; stage++) {
+        if (folded && !kinds[kind].holds)
+            fill_zb_v(out, stage);
         MUST(out->counts[stage] == actions, "%d actions, not %d", out->counts[stage], actions);
+    }
     return STATUS_OK;
 }

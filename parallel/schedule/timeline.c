@@ -30,12 +30,6 @@ static const char vocabulary_letters[SCHEDULE_SHARED][ACTION_KINDS] = {
     [SCHEDULE_EMBEDDING] = {[ACTION_FORWARD] = 'E', [ACTION_BACKWARD] = 'e'},
 };
 
-static char letter_of(const schedule *s, action a)
-{
-    int shared = a.chunk - s->chunks;
-    return shared < 0 ? looks[a.kind].letter[a.chunk % 2] : vocabulary_letters[shared][a.kind];
-}
-
 /* One stage's row in columns of time: the character and the look of each; look -1: idle. */
 typedef struct row {
     char *text;
@@ -69,7 +63,8 @@ static void fill_row(row *out, const simulation *sim, int stage, int columns, do
         int fit = n < width - 1 ? n : width - 1; /* the last digits, if not all */
         memset(out->text + from, '-', width);
         memset(out->look + from, a.kind * 2 + a.chunk % 2, width);
-        out->text[from] = letter_of(sim->schedule, a);
+        int shared = a.chunk - sim->schedule->chunks;
+        out->text[from] = shared < 0 ? looks[a.kind].letter[a.chunk % 2] : vocabulary_letters[shared][a.kind];
         memcpy(out->text + from + 1, digits + n - fit, fit);
     }
 }
@@ -176,14 +171,6 @@ static const struct {
 };
 enum { SHADES = 3 };
 
-/* Pixels per unit of time: wide enough for a number in the shortest action, unless the picture became too wide. */
-static double scale_of(const simulation *sim)
-{
-    double unit = sim->shortest > 0 ? sim->shortest : 1, units = sim->length / unit;
-    double pixels = fmin(fmax(1200 / fmax(units, 1), SVG_UNIT_LEAST), SVG_UNIT_MOST);
-    return fmin(pixels, WIDEST / fmax(units, 1)) / unit;
-}
-
 static void write_style(FILE *out)
 {
     fputs("<style>text{font-family:sans-serif;font-size:12px;fill:#222}.n{font-size:9.5px;text-anchor:middle}"
@@ -268,7 +255,10 @@ void timeline_svg(FILE *out, const void *what)
 {
     const simulation *sim = what;
     const schedule *s = sim->schedule;
-    double scale = scale_of(sim), right = LEFT + sim->length * scale;
+    double unit = sim->shortest > 0 ? sim->shortest : 1, units = fmax(sim->length / unit, 1);
+    /* pixels per unit of time: wide enough for a number in the shortest action, unless the picture became too wide */
+    double scale = fmin(fmin(fmax(1200 / units, SVG_UNIT_LEAST), SVG_UNIT_MOST), WIDEST / units) / unit;
+    double right = LEFT + sim->length * scale;
     int height = TOP + s->stages * ROW + BOTTOM;
     int width = (int)fmax(right + RIGHT, 640);
     fprintf(out,

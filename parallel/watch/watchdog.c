@@ -322,14 +322,6 @@ static void hear_failure(watchdog *w, const watchdog_frame *f, double time)
     w->lost_at = time;
 }
 
-static void judge_lost(watchdog *w, double time)
-{
-    if (w->lost_at == 0 || time - w->lost_at < HEARSAY_SECONDS)
-        return;
-    w->reports[w->lost.rank].last = w->lost;
-    watchdog_end_job(w, w->lost.rank, CAUSE_FAILED);
-}
-
 static void hear_from(watchdog *w, int rank, double time)
 {
     watchdog_frame f;
@@ -367,7 +359,10 @@ static void hub_turn(watchdog *w, double time, bool beats)
     w->reports[0] = w->own;
     if (failed_frame(w, &w->reports[0].last))
         hear_failure(w, &w->reports[0].last, time);
-    judge_lost(w, time);
+    if (w->lost_at > 0 && time - w->lost_at >= HEARSAY_SECONDS) {
+        w->reports[w->lost.rank].last = w->lost;
+        watchdog_end_job(w, w->lost.rank, CAUSE_FAILED);
+    }
     if (beats) {
         watchdog_frame f = w->own.last;
         f.patience = (float)watchdog_judge_patience(w->reports, w->ranks, &limits);

@@ -236,15 +236,6 @@ static status run_steps(step_bench *b)
     return STATUS_OK;
 }
 
-/* Prints which implementations were chosen; product algorithms are left out, as they are opaque bytes. */
-static void print_choices(const choices *timed)
-{
-    enum { READABLE = 100 };
-    for (int i = 0; i < timed->count; i++)
-        if (strlen(timed->item[i].value) < READABLE)
-            printf("%s, %.1f us: %s\n", timed->item[i].value, timed->item[i].microseconds, timed->item[i].key);
-}
-
 static status measure_opened(step_bench *b, const choices *timed, int threads)
 {
     if (b->set->range) {
@@ -268,8 +259,10 @@ static status measure_opened(step_bench *b, const choices *timed, int threads)
         if (b->top.flops <= 0)
             b->top.flops = 1e15;
     }
-    if (!b->set->json)
-        print_choices(timed);
+    enum { READABLE = 100 }; /* algorithms of products are opaque bytes, and left out */
+    for (int i = 0; !b->set->json && i < timed->count; i++)
+        if (strlen(timed->item[i].value) < READABLE)
+            printf("%s, %.1f us: %s\n", timed->item[i].value, timed->item[i].microseconds, timed->item[i].key);
     return run_steps(b);
 }
 

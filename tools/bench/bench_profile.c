@@ -132,20 +132,16 @@ static void time_ops(const measuring *m, executor *e, const compiled_program *of
 
 static status time_model(const measuring *m, const char *words, int sequence, int micro_batch, const char *precision)
 {
-    char *text = must_format("model: {%s, max_sequence: %d}\ntrain: {sequence: %d, micro_batch: %d, global_batch: %d, "
-                             "precision: %s, threads: %d}\n",
-                             words, sequence, sequence, micro_batch, 2 * micro_batch, precision, m->threads);
-    config c;
-    status s = config_parse(&c, "bench", text, strlen(text), 0, NULL);
-    free(text);
-    TRY(s);
-    bench_step b = {0};
-    s = bench_step_open(&b, &c, m->device, m->threads, m->world, NULL);
-    if (s == STATUS_OK)
-        time_ops(m, b.executor, &b.compiled.training);
-    bench_step_close(&b);
-    config_free(&c);
-    return s;
+    AUTO_FREE char *text =
+        must_format("model: {%s, max_sequence: %d}\ntrain: {sequence: %d, micro_batch: %d, global_batch: %d, "
+                    "precision: %s, threads: %d}\n",
+                    words, sequence, sequence, micro_batch, 2 * micro_batch, precision, m->threads);
+    RELEASED_BY(config_free) config c = {0};
+    RELEASED_BY(bench_step_close) bench_step b = {0};
+    TRY(config_parse(&c, "bench", text, strlen(text), 0, NULL));
+    TRY(bench_step_open(&b, &c, m->device, m->threads, m->world, NULL));
+    time_ops(m, b.executor, &b.compiled.training);
+    return STATUS_OK;
 }
 
 /* Measures attention in bf16, which has the peak of half precision. A file that was measured before keeps its rates;
@@ -258,15 +254,6 @@ static status begin(profile *out, const char *path, const devices_row *row, bool
     return STATUS_OK;
 }
 
-/* True for the first precision of each product peak: equal peaks take the same time, so only one is measured. */
-static bool is_first_at_peak(precision_kind kind)
-{
-    bool first = true;
-    for (int i = 0; i < (int)kind; i++)
-        first &= precision_rows[i].peak != precision_rows[kind].peak;
-    return first;
-}
-
 status bench_profile(const char *path, config_device where, comm *world)
 {
     profile p = {0};
@@ -286,7 +273,10 @@ status bench_profile(const char *path, config_device where, comm *world)
         s = time_lengths(&m, host, from == 0);
     for (size_t i = 0; i < sizeof models / sizeof *models && !turns; i++)
         for (int k = 0; k < PRECISION_COUNT && s == STATUS_OK; k++) {
-            if (!is_first_at_peak((precision_kind)k))
+            bool first = true; /* equal peaks take the same time: the first precision of each is measured */
+            for (int other = 0; other < k; other++)
+                first &= precision_rows[other].peak != precision_rows[k].peak;
+            if (!first)
                 continue;
             log_info("%s, %d x %d, %s", models[i].words, models[i].micro_batch, models[i].sequence, precision_words[k]);
             s = comm_all_status(comm_world(world), time_model(&m, models[i].words, models[i].sequence,

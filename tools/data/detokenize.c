@@ -9,6 +9,7 @@
 #include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/options.h"
 #include "tools/tools.h"
 
@@ -24,14 +25,6 @@ static status print_text(const buffer *text)
     return STATUS_OK;
 }
 
-static status check_id(const tokenizer *t, long long id, const char *where, long long line)
-{
-    if (id >= 0 && id < tokenizer_vocab_size(t))
-        return STATUS_OK;
-    return status_fail(STATUS_FAILED, "%s:%lld: the id %lld is outside the vocabulary of %d", where, line, id,
-                       tokenizer_vocab_size(t));
-}
-
 static status read_line(buffer_ids *ids, const tokenizer *t, const char *line, long long number)
 {
     ids->count = 0;
@@ -43,30 +36,27 @@ static status read_line(buffer_ids *ids, const tokenizer *t, const char *line, l
         long long id = strtoll(line, &end, 10);
         if (end == line || errno)
             return status_fail(STATUS_FAILED, "standard input:%lld: \"%.20s\" is no whole number", number, line);
-        TRY(check_id(t, id, "standard input", number));
+        if (id < 0 || id >= tokenizer_vocab_size(t))
+            return status_fail(STATUS_FAILED, "standard input:%lld: the id %lld is outside the vocabulary of %d",
+                               number, id, tokenizer_vocab_size(t));
         buffer_ids_append(ids, &(int32_t){(int32_t)id}, 1);
     }
 }
 
 static status detokenize_lines(const options *o, const tokenizer *t)
 {
-    char *line = NULL;
+    AUTO_FREE char *line = NULL;
     size_t room = 0;
-    buffer_ids ids = {0};
-    buffer text = {0};
-    status s = STATUS_OK;
-    for (long long number = 1; s == STATUS_OK && getline(&line, &room, stdin) >= 0; number++) {
-        s = read_line(&ids, t, line, number);
+    RELEASED_BY(buffer_ids_free) buffer_ids ids = {0};
+    RELEASED_BY(buffer_free) buffer text = {0};
+    for (long long number = 1; getline(&line, &room, stdin) >= 0; number++) {
+        TRY(read_line(&ids, t, line, number));
         text.length = 0;
         tokenizer_decode(t, &text, ids.ids, ids.count, o->skip_special);
         buffer_append(&text, "\n", 1);
-        if (s == STATUS_OK)
-            s = print_text(&text);
+        TRY(print_text(&text));
     }
-    free(line);
-    buffer_ids_free(&ids);
-    buffer_free(&text);
-    return s;
+    return STATUS_OK;
 }
 
 static status parse_range(int64_t *first, int64_t *end, const char *range, int64_t documents)
@@ -89,39 +79,31 @@ static status parse_range(int64_t *first, int64_t *end, const char *range, int64
 
 static status detokenize_data(const options *o, const tokenizer *t)
 {
-    stored_reader from;
+    RELEASED_BY(stored_reader_close) stored_reader from = {0};
+    RELEASED_BY(buffer_ids_free) buffer_ids ids = {0};
+    RELEASED_BY(buffer_free) buffer text = {0};
     int64_t first, end;
     TRY(stored_reader_open(&from, o->data));
     const indexed *x = from.data;
-    status s = parse_range(&first, &end, o->range, indexed_documents(x));
-    buffer_ids ids = {0};
-    buffer text = {0};
-    for (int64_t i = first; s == STATUS_OK && i < end; i++) {
+    TRY(parse_range(&first, &end, o->range, indexed_documents(x)));
+    for (int64_t i = first; i < end; i++) {
         int64_t start = indexed_document_start(x, i), count = indexed_document_start(x, i + 1) - start;
         ids.count = text.length = 0;
         buffer_ids_reserve(&ids, count);
-        s = indexed_read(x, ids.ids, start, count, tokenizer_vocab_size(t));
-        if (s != STATUS_OK)
-            break;
+        TRY(indexed_read(x, ids.ids, start, count, tokenizer_vocab_size(t)));
         tokenizer_decode(t, &text, ids.ids, count, o->skip_special);
         buffer_append(&text, "\n", 1);
-        s = print_text(&text);
+        TRY(print_text(&text));
     }
-    buffer_ids_free(&ids);
-    buffer_free(&text);
-    stored_reader_close(&from);
-    return s;
+    return STATUS_OK;
 }
 
 static status run(const options *o)
 {
-    tokenizer *t;
+    AUTO(tokenizer) *t = NULL;
     TRY(o->tokenizer ? tokenizer_files_open(&t, o->tokenizer) : tokenizer_files_open_beside(&t, o->data));
-    status s = o->data ? detokenize_data(o, t) : detokenize_lines(o, t);
-    tokenizer_close(t);
-    if (s == STATUS_OK && fflush(stdout) != 0)
-        s = status_fail(STATUS_FAILED, "standard output: %s", strerror(errno));
-    return s;
+    TRY(o->data ? detokenize_data(o, t) : detokenize_lines(o, t));
+    return fflush(stdout) == 0 ? STATUS_OK : status_fail(STATUS_FAILED, "standard output: %s", strerror(errno));
 }
 
 int detokenize_main(int argc, char **argv)

@@ -8,6 +8,7 @@
 #include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/data/dataset.h"
 #include "tools/options.h"
 #include "tools/stop.h"
@@ -37,24 +38,21 @@ static status merge_tokenizers(const char *output, char *const *prefixes, int co
 static status merge_inputs(const char *output, const stored_reader *from, int count)
 {
     indexed_writer *w;
-    indexed **inputs = must_alloc((unsigned long)count * sizeof *inputs);
+    AUTO_FREE indexed **inputs = must_alloc((unsigned long)count * sizeof *inputs);
     for (int i = 0; i < count; i++)
         inputs[i] = from[i].data;
-    int64_t room = dataset_room(inputs, count);
-    free(inputs);
-    TRY(indexed_writer_open(&w, output, room));
-    buffer_ids ids = {0};
+    TRY(indexed_writer_open(&w, output, dataset_room(inputs, count)));
+    RELEASED_BY(buffer_ids_free) buffer_ids ids = {0};
     status s = STATUS_OK;
     for (int i = 0; i < count; i++)
         for (int64_t k = 0; k < indexed_documents(from[i].data) && s == STATUS_OK; k++)
             s = dataset_copy(w, &ids, from[i].data, k);
-    buffer_ids_free(&ids);
     return dataset_finish(s, w);
 }
 
 static status merge(const char *output, char *const *prefixes, int count, bool force)
 {
-    stored_reader *inputs = must_calloc((unsigned long)count, sizeof *inputs);
+    AUTO_FREE stored_reader *inputs = must_calloc((unsigned long)count, sizeof *inputs);
     status s = merge_tokenizers(NULL, prefixes, count);
     int64_t documents = 0, tokens = 0;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
@@ -77,7 +75,6 @@ static status merge(const char *output, char *const *prefixes, int count, bool f
         log_info("%s: %lld documents, %lld tokens", output, (long long)documents, (long long)tokens);
     for (int i = 0; i < count; i++)
         stored_reader_close(&inputs[i]);
-    free(inputs);
     return s;
 }
 

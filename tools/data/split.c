@@ -79,7 +79,7 @@ static status write_part(const char *path, indexed *x, const char *chosen, int w
 {
     indexed_writer *w;
     TRY(indexed_writer_open(&w, path, dataset_room(&x, 1)));
-    buffer_ids ids = {0};
+    RELEASED_BY(buffer_ids_free) buffer_ids ids = {0};
     status s = STATUS_OK;
     int64_t documents = 0, tokens = 0;
     for (int64_t i = 0; i < indexed_documents(x) && s == STATUS_OK; i++)
@@ -88,7 +88,6 @@ static status write_part(const char *path, indexed *x, const char *chosen, int w
             documents++;
             tokens += tokens_of(x, i);
         }
-    buffer_ids_free(&ids);
     s = dataset_finish(s, w);
     if (s == STATUS_OK)
         log_info("%s: %lld documents, %lld tokens", path, (long long)documents, (long long)tokens);

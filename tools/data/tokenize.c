@@ -100,17 +100,11 @@ static status read_part(documents_settings *d, const char *text)
     return STATUS_OK;
 }
 
-static bool reads_standard_input(const options *o)
-{
-    for (int i = 0; i < o->inputs.count; i++)
-        if (strcmp(o->inputs.paths[i], "-") == 0)
-            return true;
-    return false;
-}
-
 static status check_inputs(const options *o)
 {
-    bool standard = reads_standard_input(o);
+    bool standard = false;
+    for (int i = 0; i < o->inputs.count; i++)
+        standard |= strcmp(o->inputs.paths[i], "-") == 0;
     if (o->inputs.count == 0)
         return status_fail(STATUS_USAGE, "no input: name files or folders, --files-from FILE, or - (standard input)");
     if (standard && o->files_from && strcmp(o->files_from, "-") == 0)

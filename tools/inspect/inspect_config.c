@@ -17,22 +17,17 @@ static status add_key(void *keys, const char *key, const char *value)
 
 status inspect_gather_config(json_t **out, const inspect_request *r)
 {
-    config c;
+    RELEASED_BY(config_free) config c = {0};
     TRY(config_load(&c, r->path, 0, NULL));
-    status s = weights_configure(&c);
-    json_t *object = inspect_object("configuration", r->path), *keys = json_object();
-    if (s == STATUS_OK)
-        s = config_each(&c, add_key, keys);
+    TRY(weights_configure(&c));
+    json_auto_t *object = inspect_object("configuration", r->path), *keys = json_object();
+    TRY(config_each(&c, add_key, keys));
     json_object_set_new(object, "parameters", json_integer(parts_parameters(&c.model.shape)));
     json_object_set_new(object, "active_parameters", json_integer(parts_active_parameters(&c.model.shape)));
     json_object_set_new(object, "tokens_per_step", json_integer(config_step_tokens(&c)));
-    json_object_set_new(object, "keys", keys);
-    config_free(&c);
-    if (s == STATUS_OK)
-        *out = object;
-    else
-        json_decref(object);
-    return s;
+    json_object_set(object, "keys", keys);
+    *out = TAKE(object);
+    return STATUS_OK;
 }
 
 static const char *key_of(const json_t *object, const char *key)

@@ -47,14 +47,13 @@ static json_t *gather_lengths(const indexed *x)
 /* Adds the sample's text if the tokenizer that made the data is stored with it. */
 static void add_text(json_t *sample, const tokenizer *t, const int32_t *ids, int64_t count)
 {
-    buffer text = {0};
+    RELEASED_BY(buffer_free) buffer text = {0};
     if (!t)
         return;
     tokenizer_decode(t, &text, ids, count, true);
     json_t *string = json_stringn(text.bytes ? text.bytes : "", (size_t)text.length);
     if (string) /* ids cut within a character give no text */
         json_object_set_new(sample, "text", string);
-    buffer_free(&text);
 }
 
 static status gather_samples(json_t *object, const indexed *x, const tokenizer *t, const inspect_request *r)
@@ -125,43 +124,31 @@ static status read_tokens(json_t *object, const indexed *x)
     return s;
 }
 
-/* Opens a data set; one in an object store is read without a cache on disk. */
-static status open_set(indexed **out, stored **store, const char *prefix)
-{
-    stored_set *set;
-    if (!object_is_url(prefix))
-        return indexed_open(out, prefix);
-    *store = stored_open_once();
-    return stored_indexed(out, &set, *store, prefix, true);
-}
-
 status inspect_gather_data(json_t **out, const inspect_request *r)
 {
     indexed *x;
     AUTO_FREE char *prefix = must_strdup(r->path);
     if (inspect_ends_with(prefix, ".idx") || inspect_ends_with(prefix, ".bin"))
         prefix[strlen(prefix) - 4] = 0;
-    stored *store = NULL;
-    status s = open_set(&x, &store, prefix);
+    stored_set *set;
+    stored *store = object_is_url(prefix) ? stored_open_once() : NULL; /* read without a cache on disk */
+    status s = store ? stored_indexed(&x, &set, store, prefix, true) : indexed_open(&x, prefix);
     if (s == STATUS_OK) {
-        json_t *object = inspect_object("data", prefix);
+        json_auto_t *object = inspect_object("data", prefix);
         json_object_set_new(object, "dtype", json_string(indexed_dtype(x)));
         json_object_set_new(object, "documents", json_integer(indexed_documents(x)));
         json_object_set_new(object, "tokens", json_integer(indexed_tokens(x)));
         json_object_set_new(object, "lengths", gather_lengths(x));
-        tokenizer *t = NULL;
+        AUTO(tokenizer) *t = NULL;
         if (tokenizer_files_is_beside(prefix))
             s = tokenizer_files_open_beside(&t, prefix);
         if (s == STATUS_OK)
             s = gather_samples(object, x, t, r);
-        tokenizer_close(t);
         if (s == STATUS_OK && r->verify)
             s = read_tokens(object, x);
         indexed_close(x);
         if (s == STATUS_OK)
-            *out = object;
-        else
-            json_decref(object);
+            *out = TAKE(object);
     }
     stored_close(store);
     return s;

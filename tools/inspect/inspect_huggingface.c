@@ -106,19 +106,17 @@ static void copy_groups(json_t *object, json_t *root, const json_t *asked, const
 /* Returns the preset with the same Hugging Face config.json, or NULL. */
 static const char *find_preset(const model_shape *s)
 {
-    char *text, *other;
+    AUTO_FREE char *text = NULL;
     const char *found = NULL;
     if (huggingface_text(&text, s, DTYPE_FP32, NULL) != STATUS_OK)
         return NULL;
     for (int i = 0; i < presets_count() && !found; i++) {
+        AUTO_FREE char *other = NULL;
         model_shape p = presets_at(i)->shape;
         shape_fill(&p);
-        if (p.architecture != s->architecture || huggingface_text(&other, &p, DTYPE_FP32, NULL) != STATUS_OK)
-            continue;
-        found = strcmp(text, other) == 0 ? presets_at(i)->name : NULL;
-        free(other);
+        if (p.architecture == s->architecture && huggingface_text(&other, &p, DTYPE_FP32, NULL) == STATUS_OK)
+            found = strcmp(text, other) == 0 ? presets_at(i)->name : NULL;
     }
-    free(text);
     return found;
 }
 
@@ -137,12 +135,11 @@ static status add_model_key(void *keys, const char *key, const char *value)
 static json_t *model_keys(const model_shape *s)
 {
     static const char text[] = "model: {config: config.json}\n";
-    config c;
+    RELEASED_BY(config_free) config c = {0};
     json_t *keys = json_object();
     MUST(config_parse(&c, "inspect", text, sizeof text - 1, 0, NULL) == STATUS_OK, "%s", status_message());
     config_take_shape(&c, s);
     MUST(config_each(&c, add_model_key, keys) == STATUS_OK, "%s", status_message());
-    config_free(&c);
     return keys;
 }
 

@@ -52,7 +52,7 @@ static json_t *list_checkpoints(const char *run)
 
 status inspect_gather_run(json_t **out, const inspect_request *r)
 {
-    json_t *object = inspect_object("run", r->path);
+    json_auto_t *object = inspect_object("run", r->path);
     AUTO_FREE char *metrics = must_format("%s/metrics.jsonl", r->path),
                    *summary = must_format("%s/summary.json", r->path);
     mapping file = {0};
@@ -78,9 +78,7 @@ status inspect_gather_run(json_t **out, const inspect_request *r)
             checkpoint_close(c);
     }
     if (s == STATUS_OK)
-        *out = object;
-    else
-        json_decref(object);
+        *out = TAKE(object);
     return s;
 }
 

@@ -11,14 +11,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-static json_t *shape_of(const int64_t *shape, int dims)
-{
-    json_t *array = json_array();
-    for (int d = 0; d < dims; d++)
-        json_array_append_new(array, json_integer(shape[d]));
-    return array;
-}
-
 static void count_tensor(json_t *total, int64_t elements, int64_t bytes)
 {
     json_object_set_new(total, "tensors", json_integer(inspect_get(total, "tensors") + 1));
@@ -31,13 +23,15 @@ static void add_tensor(json_t *object, const char *section, const char *name, dt
                        int dims, int64_t pieces)
 {
     json_int_t elements = 1, bytes;
-    for (int d = 0; d < dims; d++)
+    json_t *sizes = json_array();
+    for (int d = 0; d < dims; d++) {
         elements *= shape[d];
+        json_array_append_new(sizes, json_integer(shape[d]));
+    }
     bytes = elements * dtype_bytes(type);
     json_array_append_new(json_object_get(object, "tensors"),
                           json_pack("{s:s, s:s, s:s, s:o, s:I, s:I}", "section", section, "name", name, "dtype",
-                                    dtype_name(type), "shape", shape_of(shape, dims), "bytes", bytes, "pieces",
-                                    (json_int_t)pieces));
+                                    dtype_name(type), "shape", sizes, "bytes", bytes, "pieces", (json_int_t)pieces));
     json_t *sections = json_object_get(object, "sections");
     if (!json_object_get(sections, section))
         json_object_set_new(sections, section, json_pack("{s:i, s:i, s:i}", "tensors", 0, "elements", 0, "bytes", 0));
@@ -57,13 +51,12 @@ static void sort_tensors(json_t *object)
 {
     json_t *tensors = json_object_get(object, "tensors"), *sorted = json_array();
     size_t count = json_array_size(tensors);
-    json_t **list = must_alloc(count * sizeof *list);
+    AUTO_FREE json_t **list = must_alloc(count * sizeof *list);
     for (size_t i = 0; i < count; i++)
         list[i] = json_array_get(tensors, i);
     qsort(list, count, sizeof *list, compare_tensors);
     for (size_t i = 0; i < count; i++)
         json_array_append(sorted, list[i]);
-    free(list);
     json_object_set_new(object, "tensors", sorted);
 }
 
@@ -132,23 +125,21 @@ static void print_meta(const json_t *meta)
 
 status inspect_gather_checkpoint(json_t **out, const inspect_request *r)
 {
-    checkpoint *c;
+    AUTO(checkpoint) *c = NULL;
     TRY(checkpoint_open(&c, r->path));
-    status s = r->verify ? checkpoint_verify(c) : STATUS_OK;
-    if (s == STATUS_OK) {
-        json_t *object = make_tensor_object("checkpoint", checkpoint_folder(c));
-        json_object_set_new(object, "ranks", json_integer(checkpoint_manifest(c)->ranks));
-        json_object_set_new(object, "run", json_string(checkpoint_manifest(c)->run));
-        json_object_set(object, "meta", checkpoint_meta(c));
-        for (int i = 0; i < checkpoint_tensors(c); i++) {
-            const manifest_tensor *t = checkpoint_at(c, i);
-            add_tensor(object, t->section, t->name, t->type, t->global, t->dims, t->count);
-        }
-        sort_tensors(object);
-        *out = object;
+    if (r->verify)
+        TRY(checkpoint_verify(c));
+    json_t *object = make_tensor_object("checkpoint", checkpoint_folder(c));
+    json_object_set_new(object, "ranks", json_integer(checkpoint_manifest(c)->ranks));
+    json_object_set_new(object, "run", json_string(checkpoint_manifest(c)->run));
+    json_object_set(object, "meta", checkpoint_meta(c));
+    for (int i = 0; i < checkpoint_tensors(c); i++) {
+        const manifest_tensor *t = checkpoint_at(c, i);
+        add_tensor(object, t->section, t->name, t->type, t->global, t->dims, t->count);
     }
-    checkpoint_close(c);
-    return s;
+    sort_tensors(object);
+    *out = object;
+    return STATUS_OK;
 }
 
 void inspect_print_checkpoint(const json_t *object)

@@ -80,16 +80,6 @@ static status prices_of(profile *out, const wishes *w, const config *c)
     return STATUS_OK;
 }
 
-static status list_rank(const compile_options *options, int rank)
-{
-    compile_options o = *options;
-    o.grid = grid_of(&o.grid, rank);
-    RELEASED_BY(compile_free) compiled c = {0};
-    TRY(compile(&c, &o));
-    plan_text_listing(stdout, &c);
-    return STATUS_OK;
-}
-
 /* Prints the traffic of this job as one of outer.slots islands to the others. */
 static void print_islands(const config *c, const plan *p, double bandwidth)
 {
@@ -201,8 +191,14 @@ static status show(const config *c, const compile_options *options, const wishes
     RELEASED_BY(planning_load_close) planning_load load = {0};
     TRY(planning_reserve(&beside, c->run.folder));
     prices.reserve = &beside;
-    if (w->listing)
-        return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
+    if (w->listing) {
+        compile_options o = *options;
+        o.grid = grid_of(&o.grid, w->rank < 0 ? 0 : (int)w->rank);
+        RELEASED_BY(compile_free) compiled listed = {0};
+        TRY(compile(&listed, &o));
+        plan_text_listing(stdout, &listed);
+        return STATUS_OK;
+    }
     if (w->data)
         TRY(plan_data_predict(&data, c, options, w->batches ? (int)w->batches : 16));
     if (w->load)
@@ -282,13 +278,7 @@ static status run(config *c, wishes *w)
 {
     TRY(check_wishes(w));
     TRY(weights_configure(c)); /* reads sizes of model.from and model.config, not weights */
-    status s = w->search ? find_layout(c, w) : show_plan(c, w);
-    if (s != STATUS_OK) {
-        fflush(stdout); /* shows the output before the error */
-        return s;
-    }
-    return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
-                                                  : status_fail(STATUS_FAILED, "the output cannot be written");
+    return w->search ? find_layout(c, w) : show_plan(c, w);
 }
 
 /* Returns OPTIONS_GO_ON or the exit status. */

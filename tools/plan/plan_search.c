@@ -107,16 +107,6 @@ static void print_row(const search *s, const config *c, int number, int64_t whol
            BYTES_TEXT(free_of(r, whole)), 100 * r->bubble, 100 * exposed_of(r) / r->seconds, days, layout, why);
 }
 
-static void print_found(const search *s, const config *c)
-{
-    for (int i = 0; i < s->count && i < SHOWN; i++)
-        if (s->results[i].layout.of.schedule == SCHEDULE_AUTO) {
-            printf("auto: a schedule found with the prices of %s, by a run with parallel.schedule_for=%s\n",
-                   c->parallel.schedule_for, c->parallel.schedule_for);
-            return;
-        }
-}
-
 /* Explains the columns and their codes, and the extent of the search. */
 static void print_legend(const search *s, const config *c, const profile *prices, int ranks, double seconds)
 {
@@ -146,7 +136,12 @@ static void print_table(const search *s, const config *c, int ranks, int64_t who
     for (int i = 0; i < s->count && i < SHOWN; i++)
         print_row(s, c, i + 1, whole);
     printf("\nthe first takes %.4g GPU hours\n", hours);
-    print_found(s, c);
+    bool found = false;
+    for (int i = 0; i < s->count && i < SHOWN; i++)
+        found |= s->results[i].layout.of.schedule == SCHEDULE_AUTO;
+    if (found)
+        printf("auto: a schedule found with the prices of %s, by a run with parallel.schedule_for=%s\n",
+               c->parallel.schedule_for, c->parallel.schedule_for);
 }
 
 static void row_facts(fact_writer *out, const search_result *r, const config *c, int64_t whole)

@@ -4,7 +4,8 @@
 
 #include "engine/files/facts.h"
 #include "engine/files/output.h"
-#include "memory/log.h"
+#include "memory/pool.h"
+#include "memory/scope.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/simulate.h"
@@ -60,15 +61,15 @@ typedef struct tables {
     double *holds, *defers, *peaks, *limit;
 } tables;
 
-static void open_tables(tables *t, const wishes *w, const stage_terms *of)
+static void open_tables(tables *t, pool *p, const wishes *w, const stage_terms *of)
 {
     unsigned long chunks = (unsigned long)w->chunks, stages = (unsigned long)w->stages, n = stages * chunks;
     double share = 1 / (double)w->chunks;
-    *t = (tables){.costs = must_alloc(n * sizeof *t->costs),
-                  .holds = must_alloc(n * sizeof(double)),
-                  .defers = must_alloc(n * sizeof(double)),
-                  .peaks = must_calloc(stages, sizeof(double)),
-                  .limit = must_alloc(stages * sizeof(double))};
+    *t = (tables){.costs = pool_alloc(p, n * sizeof *t->costs),
+                  .holds = pool_alloc(p, n * sizeof(double)),
+                  .defers = pool_alloc(p, n * sizeof(double)),
+                  .peaks = pool_alloc(p, stages * sizeof(double)),
+                  .limit = pool_alloc(p, stages * sizeof(double))};
     for (unsigned long g = 0; g < n; g++) {
         t->costs[g] = (simulate_cost){of->forward * share, of->input * share, of->weight * share};
         t->holds[g] = of->after_forward * share;
@@ -93,11 +94,10 @@ static status find(schedule *out, tables *t, const wishes *w, const stage_terms 
         return status_fail(STATUS_USAGE, "auto: a stage holds at least %g, of one micro-batch, and --memory is %g",
                            least, limit);
     if (limit <= 0) {
-        schedule s;
+        RELEASED_BY(schedule_free) schedule s = {0};
         TRY(schedule_make(&s, SCHEDULE_1F1B, stages, chunks, microbatches));
         schedule_search_peaks(t->peaks, &s, t->holds, t->defers);
         limit = most(t->peaks, stages);
-        schedule_free(&s);
     }
     for (int i = 0; i < stages; i++)
         t->limit[i] = limit;
@@ -119,15 +119,13 @@ static status make(schedule *out, tables *t, const wishes *w, const stage_terms 
     } else {
         TRY(schedule_make(out, (schedule_kind)w->kind, (int)w->stages, (int)w->chunks, (int)w->microbatches));
     }
-    status ok = schedule_check(out);
+    TRY(schedule_check(out));
     schedule_search_peaks(t->peaks, out, t->holds, t->defers);
     double peak = most(t->peaks, w->stages);
-    if (ok == STATUS_OK && w->memory > 0 && peak > w->memory * (1 + 1e-9))
-        ok = status_fail(STATUS_USAGE, "%s holds %g micro-batches of a stage, and --memory is %g",
-                         schedule_name(out->kind), peak, w->memory);
-    if (ok != STATUS_OK)
-        schedule_free(out);
-    return ok;
+    if (w->memory > 0 && peak > w->memory * (1 + 1e-9))
+        return status_fail(STATUS_USAGE, "%s holds %g micro-batches of a stage, and --memory is %g",
+                           schedule_name(out->kind), peak, w->memory);
+    return STATUS_OK;
 }
 
 /* Returns the fraction of `time` in which the busiest stage is idle. */
@@ -181,30 +179,17 @@ static status run(const wishes *w)
     stage_terms of = {0};
     TRY(read_terms(&of, w));
     tables t;
-    schedule s;
-    simulation sim;
-    open_tables(&t, w, &of);
-    status ok = make(&s, &t, w, &of);
-    if (ok == STATUS_OK) {
-        double share = of.after_forward > 0 ? of.after_input / of.after_forward : 0;
-        ok = simulate_run(&sim, &s, t.costs, of.message, share);
-        if (ok == STATUS_OK) {
-            for (int i = 0; i < s.stages; i++) /* count peaks as --keeps does, also in pictures */
-                sim.stages[i].peak = t.peaks[i];
-            (w->json ? print_json : print_text)(&s, &sim, t.peaks);
-            ok = w->svg ? output_print(w->svg, timeline_svg, &sim) : STATUS_OK;
-            simulate_free(&sim);
-        }
-        schedule_free(&s);
-    }
-    free(t.costs);
-    free(t.holds);
-    free(t.defers);
-    free(t.peaks);
-    free(t.limit);
-    TRY(ok);
-    return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
-                                                  : status_fail(STATUS_FAILED, "the output cannot be written");
+    RELEASED_BY(pool_free) pool p = {0};
+    RELEASED_BY(schedule_free) schedule s = {0};
+    RELEASED_BY(simulate_free) simulation sim = {0};
+    open_tables(&t, &p, w, &of);
+    TRY(make(&s, &t, w, &of));
+    double share = of.after_forward > 0 ? of.after_input / of.after_forward : 0;
+    TRY(simulate_run(&sim, &s, t.costs, of.message, share));
+    for (int i = 0; i < s.stages; i++) /* count peaks as --keeps does, also in pictures */
+        sim.stages[i].peak = t.peaks[i];
+    (w->json ? print_json : print_text)(&s, &sim, t.peaks);
+    return w->svg ? output_print(w->svg, timeline_svg, &sim) : STATUS_OK;
 }
 
 /* Returns OPTIONS_GO_ON or the exit status. */

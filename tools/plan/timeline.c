@@ -26,26 +26,14 @@ typedef struct wishes {
     int64_t ranks, step; /* 0, -1: not given */
 } wishes;
 
-static json_t *names_of_axes(void)
-{
-    json_t *list = json_array();
-    for (int a = 0; a < PICTURE_ALONG; a++)
-        json_array_append_new(list, json_string(picture_along(a)));
-    return list;
-}
-
-static json_t *names_of_kinds(void)
-{
-    json_t *list = json_array();
-    for (int k = 0; k < PICTURE_KINDS; k++)
-        json_array_append_new(list, json_string(picture_kind_words((picture_kind)k)));
-    return list;
-}
-
 static status write_page(const wishes *w, const char *title, const picture *all, int count, picture_names *names,
                          const plan *p)
 {
-    json_t *list = json_array();
+    json_t *list = json_array(), *kinds = json_array(), *axes = json_array();
+    for (int k = 0; k < PICTURE_KINDS; k++)
+        json_array_append_new(kinds, json_string(picture_kind_words((picture_kind)k)));
+    for (int a = 0; a < PICTURE_ALONG; a++)
+        json_array_append_new(axes, json_string(picture_along(a)));
     for (int i = 0; i < count; i++)
         json_array_append_new(list, picture_json(&all[i], names, MOST_SPANS));
     const grid *g = &p->options.grid;
@@ -57,8 +45,8 @@ static status write_page(const wishes *w, const char *title, const picture *all,
                     p->options.micro_batch, (long long)p->options.sequence);
     json_auto_t *data =
         json_pack("{s:s, s:s, s:o, s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words", words, "kinds",
-                  names_of_kinds(), "axes", names_of_axes(), "classes", "inputs", "weights", "gradients", "optimizer",
-                  "kept", "temporary", "names", names->list, "budget", (json_int_t)p->options.budget, "pictures", list);
+                  kinds, "axes", axes, "classes", "inputs", "weights", "gradients", "optimizer", "kept", "temporary",
+                  "names", names->list, "budget", (json_int_t)p->options.budget, "pictures", list);
     return page_write(w->output, timeline_page, "@DATA@", data);
 }
 
@@ -103,9 +91,8 @@ static bool ends_with(const char *text, const char *end)
 static status draw(const wishes *w, const char *title, const char *run, const plan *p)
 {
     picture all[MOST_PICTURES] = {0};
-    picture_names names;
+    picture_names names = {json_object(), json_array()};
     bool traced = false;
-    picture_names_open(&names);
     status s = timeline_predict(&all[0], &names, p);
     if (s == STATUS_OK && run)
         s = timeline_measure(&all[1], &traced, &names, run, w->step, &p->options);
@@ -115,11 +102,12 @@ static status draw(const wishes *w, const char *title, const char *run, const pl
         print_shares(&all[i]);
     if (s == STATUS_OK && w->output)
         s = ends_with(w->output, ".json")  ? write_events(w, all, 1 + traced, &names)
-            : ends_with(w->output, ".svg") ? timeline_memory_svg(w->output, &all[traced])
+            : ends_with(w->output, ".svg") ? output_print(w->output, timeline_memory_svg, &all[traced])
                                            : write_page(w, title, all, 1 + traced, &names, p);
     for (int i = 0; i < MOST_PICTURES; i++)
         picture_free(&all[i]);
-    picture_names_free(&names);
+    json_decref(names.place);
+    json_decref(names.list);
     return s;
 }
 

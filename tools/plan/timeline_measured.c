@@ -32,14 +32,6 @@ static int along_of(const char *name)
     return PICTURE_ALONG;
 }
 
-static phase phase_of(const char *name)
-{
-    for (int p = 0; p < PHASE_COUNT; p++)
-        if (name && strcmp(phase_name((phase)p), name) == 0)
-            return (phase)p;
-    return PHASE_COUNT;
-}
-
 static void forget(reading *r)
 {
     r->row->span_count = r->row->transfer_count = r->row->flow_count = 0;
@@ -103,7 +95,9 @@ static void take_event(reading *r, json_t *event)
         r->bad++;
         return;
     }
-    phase p = phase_of(within);
+    int p = 0;
+    while (p < PHASE_COUNT && strcmp(phase_name((phase)p), within) != 0)
+        p++;
     bool spans = *kind == 'X';
     if (p == PHASE_COUNT || index < 0 || !wanted(r, step, spans ? index : r->latest))
         return;
@@ -121,7 +115,7 @@ static void take_event(reading *r, json_t *event)
     bool stages = what == PICTURE_ALONG || (what < AXIS_COUNT && axis_rows[what].edges);
     picture_add_span(r->row, (picture_span){.begin = at,
                                             .end = at + lasts,
-                                            .kind = kind_of(about, p, stages),
+                                            .kind = kind_of(about, (phase)p, stages),
                                             .name = picture_name(r->names, name),
                                             .microbatch = microbatch,
                                             .chunk = chunk,
@@ -131,10 +125,10 @@ static void take_event(reading *r, json_t *event)
 
 static status read_rank(reading *r)
 {
-    char *line = NULL;
+    AUTO_FREE char *line = NULL;
     size_t room = 0;
     ssize_t bytes;
-    FILE *in = fopen(r->path, "r");
+    AUTO(FILE) *in = fopen(r->path, "r");
     if (!in)
         return status_fail(STATUS_FAILED, "%s cannot be read: %s", r->path, strerror(errno));
     while ((bytes = getline(&line, &room, in)) > 0) {
@@ -148,10 +142,7 @@ static status read_rank(reading *r)
         else
             r->bad++; /* a killed run's last line */
     }
-    free(line);
-    int failed = ferror(in);
-    fclose(in);
-    if (failed)
+    if (ferror(in))
         return status_fail(STATUS_FAILED, "%s cannot be read", r->path);
     if (r->bad > 1)
         return status_fail(STATUS_FAILED, "%s has %d lines that are no events of a trace", r->path, r->bad);
@@ -169,7 +160,7 @@ static status add_rank(picture *out, picture_names *names, const char *run, int6
                        int rank)
 {
     compile_options o = *all;
-    char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, rank);
+    AUTO_FREE char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, rank);
     reading r = {.names = names, .path = path, .step = *step, .any = *step < 0, .latest = -1, .open = json_object()};
     r.row = &APPEND(out->rows, out->count);
     o.grid = grid_of(&all->grid, rank);
@@ -180,14 +171,12 @@ static status add_rank(picture *out, picture_names *names, const char *run, int6
                       : status_fail(STATUS_FAILED, "%s has no step %lld", path, (long long)*step);
     *step = r.step;
     json_decref(r.open);
-    free(path);
     TRY(s);
-    compiled c = {0};
-    s = compile(&c, &o);
-    if (s == STATUS_OK && c.training.list.count > r.row->spans[r.row->span_count - 1].op)
+    RELEASED_BY(compile_free) compiled c = {0};
+    TRY(compile(&c, &o));
+    if (c.training.list.count > r.row->spans[r.row->span_count - 1].op)
         picture_take_memory(r.row, &c);
-    compile_free(&c);
-    return s;
+    return STATUS_OK;
 }
 
 /* Makes times relative to the first rank's start, and sets ends of ops: a launch ends with the op before it. */
@@ -222,9 +211,8 @@ status timeline_measure(picture *out, bool *traced, picture_names *names, const 
                         const compile_options *o)
 {
     *out = (picture){.each = "rank", .chunks = o->layout.virtual_stages};
-    char *first = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, 0);
+    AUTO_FREE char *first = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, 0);
     *traced = access(first, F_OK) == 0;
-    free(first);
     status s = STATUS_OK;
     for (int rank = 0; *traced && s == STATUS_OK && rank < o->grid.ranks; rank++)
         if (shown(&o->grid, rank))

@@ -19,20 +19,13 @@ static const struct {
               {"temporary", "#d9d9d9", -1, -1}};
 enum { LAYERS = sizeof layers / sizeof *layers, FLAT = LAYERS - 2 };
 
-static int64_t persistent_bytes(const picture_row *r, int layer)
-{
-    int64_t sum = 0;
-    for (int c = layers[layer].first; c <= layers[layer].last; c++)
-        sum += r->class_bytes[c];
-    return sum;
-}
-
 /* Returns the height of layers 0 to `layer` at a moment, in bytes. */
 static int64_t bytes_up_to(const picture_row *r, const picture_moment *m, int layer)
 {
     int64_t sum = 0;
     for (int k = 0; k <= layer && k < FLAT; k++)
-        sum += persistent_bytes(r, k);
+        for (int c = layers[k].first; c <= layers[k].last; c++)
+            sum += r->class_bytes[c];
     return sum + (layer >= FLAT ? m->kept : 0) + (layer > FLAT ? m->rest : 0);
 }
 
@@ -78,7 +71,7 @@ static void write_legend(FILE *out, double y)
     fprintf(out, "<text x=\"%.0f\" y=\"%.0f\">dashed: the arena</text>\n", x, y + 12);
 }
 
-static void write_picture(FILE *out, const void *what)
+void timeline_memory_svg(FILE *out, const void *what)
 {
     const picture *p = what;
     int height = TOP + p->count * (BAND + GAP) + BOTTOM, width = LEFT + WIDTH + 90;
@@ -102,9 +95,4 @@ static void write_picture(FILE *out, const void *what)
     }
     write_legend(out, TOP + p->count * (BAND + GAP) + 8);
     fputs("</svg>\n", out);
-}
-
-status timeline_memory_svg(const char *path, const picture *p)
-{
-    return output_print(path, write_picture, p);
 }

@@ -13,11 +13,6 @@ enum { SHORT = 2000 }; /* actions absorb waits shorter than 1 / SHORT of a step 
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-void picture_names_open(picture_names *n)
-{
-    *n = (picture_names){json_object(), json_array()};
-}
-
 int picture_name(picture_names *n, const char *name)
 {
     const json_t *there = json_object_get(n->place, name);
@@ -27,13 +22,6 @@ int picture_name(picture_names *n, const char *name)
     json_object_set_new(n->place, name, json_integer(place));
     json_array_append_new(n->list, json_string(name));
     return place;
-}
-
-void picture_names_free(picture_names *n)
-{
-    json_decref(n->place);
-    json_decref(n->list);
-    *n = (picture_names){0};
 }
 
 const char *picture_along(int along)
@@ -93,10 +81,11 @@ const char *picture_kind_words(picture_kind kind)
 
 /* ---- every moment ------------------------------------------------------------------------------------------------ */
 
-static int span_order(const void *a, const void *b)
+/* Orders spans or transfers, of which `begin` is the first member. */
+static int by_begin(const void *a, const void *b)
 {
-    const picture_span *x = a, *y = b;
-    return (x->begin > y->begin) - (x->begin < y->begin);
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
 }
 
 void picture_fill(picture_row *r, double begin, double end, picture_kind kind, int name)
@@ -116,13 +105,13 @@ static void fill_gaps(picture_row *r, double length, picture_names *names)
 {
     int between = picture_name(names, picture_kind_words(PICTURE_BETWEEN));
     double now = 0;
-    qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, span_order);
+    qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, by_begin);
     for (int i = 0, count = r->span_count; i < count; i++) {
         picture_fill(r, now, r->spans[i].begin, PICTURE_BETWEEN, between);
         now = r->spans[i].end > now ? r->spans[i].end : now;
     }
     picture_fill(r, now, length, PICTURE_BUBBLE, picture_name(names, PICTURE_LAST));
-    qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, span_order);
+    qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, by_begin);
 }
 
 void picture_complete(picture *p, picture_names *names)
@@ -160,12 +149,6 @@ void picture_free(picture *p)
 }
 
 /* ---- for the page ------------------------------------------------------------------------------------------------ */
-
-static int transfer_order(const void *a, const void *b)
-{
-    const picture_transfer *x = a, *y = b;
-    return (x->begin > y->begin) - (x->begin < y->begin);
-}
 
 static void append_number(json_t *list, double v)
 {
@@ -289,7 +272,7 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
     bool many = spans > most_spans;
     for (int i = 0; i < p->count; i++) {
         picture_row *r = &p->rows[i];
-        qsort(r->transfers, (size_t)r->transfer_count, sizeof *r->transfers, transfer_order);
+        qsort(r->transfers, (size_t)r->transfer_count, sizeof *r->transfers, by_begin);
         json_t *row = json_pack("{s:s, s:o, s:o, s:o}", "name", r->name, "kinds", kinds_of(r->kinds, PICTURE_KINDS),
                                 "spans", many ? actions_of(r, p->length, &all) : spans_of(r), "transfers",
                                 transfers_of(r, many ? p->length / 10000 : 0));
@@ -306,11 +289,10 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
                            "ten-thousandth of the step are "
                            "left out."
                          : "");
-    json_t *out =
-        json_pack("{s:s, s:s, s:s, s:f, s:f, s:o, s:o, s:O?, s:i, s:o}", "name", p->name, "each", p->each, "note", note,
-                  "length", p->length, "bubble", p->kinds[PICTURE_BUBBLE], "kinds", kinds_of(p->kinds, PICTURE_KINDS),
-                  "exposed", exposed, "causes", p->causes, "chunks", p->chunks, "rows", rows);
-    return out;
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:o, s:o, s:O?, s:i, s:o}", "name", p->name, "each", p->each, "note",
+                     note, "length", p->length, "bubble", p->kinds[PICTURE_BUBBLE], "kinds",
+                     kinds_of(p->kinds, PICTURE_KINDS), "exposed", exposed, "causes", p->causes, "chunks", p->chunks,
+                     "rows", rows);
 }
 
 /* ---- as events --------------------------------------------------------------------------------------------------- */

@@ -83,9 +83,7 @@ typedef struct picture_names {
     json_t *place, *list; /* indices by name; names in order */
 } picture_names;
 
-void picture_names_open(picture_names *n);
 int picture_name(picture_names *n, const char *name);
-void picture_names_free(picture_names *n);
 
 void picture_add_span(picture_row *r, picture_span s);
 /* Adds a span without an op, unless it is empty. */
@@ -115,9 +113,8 @@ void picture_events(json_t *into, const picture *p, const picture_names *names, 
 
 /* The memory of a step, drawn as SVG: a band for each row, in which the tensor classes are stacked. */
 
-/* Writes the picture to `path`. All rows have one scale, so that stages can be compared. STATUS_FAILED: the file cannot
- * be written. */
-status timeline_memory_svg(const char *path, const picture *p);
+/* Writes `picture`. All rows have one scale, so that stages can be compared. */
+void timeline_memory_svg(FILE *out, const void *picture);
 
 /* Sources of `phalanx timeline`'s pictures. */
 

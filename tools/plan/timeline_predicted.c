@@ -76,23 +76,20 @@ static void take_op(picture_row *r, picture_names *names, const timing *t, const
 static status add_stage(picture *out, picture_names *names, const plan *p, int stage)
 {
     compile_options o = p->options;
-    compiled c = {0};
+    RELEASED_BY(compile_free) compiled c = {0};
     o.grid = p->timing.ranks[stage].grid;
     picture_row *r = &out->rows[out->count++];
     *r = (picture_row){.name = must_format("stage %d", stage), .rank = o.grid.rank};
-    status s = compile(&c, &o);
-    if (s == STATUS_OK) {
-        const program *list = &c.training.list;
-        AUTO_FREE int *launched = must_calloc((unsigned long)c.training.requests + 1, sizeof *launched);
-        picture_take_memory(r, &c);
-        for (int i = 0; i < list->count; i++)
-            if (op_starts(list->ops[i]))
-                launched[list->ops[i]->at.request] = i;
-        for (int i = 0; i < list->count; i++)
-            take_op(r, names, &p->timing, list, launched, stage, i);
-    }
-    compile_free(&c);
-    return s;
+    TRY(compile(&c, &o));
+    const program *list = &c.training.list;
+    AUTO_FREE int *launched = must_calloc((unsigned long)c.training.requests + 1, sizeof *launched);
+    picture_take_memory(r, &c);
+    for (int i = 0; i < list->count; i++)
+        if (op_starts(list->ops[i]))
+            launched[list->ops[i]->at.request] = i;
+    for (int i = 0; i < list->count; i++)
+        take_op(r, names, &p->timing, list, launched, stage, i);
+    return STATUS_OK;
 }
 
 static char *note_of(const plan *p)

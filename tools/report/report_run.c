@@ -101,16 +101,6 @@ static json_t *timeline_of(const plan *p)
                      names, "stages", stages);
 }
 
-/* Returns [name, size] of each coordinate on the page; the one along which ranks are neighbours comes first. */
-static json_t *coordinates_of(const grid *g)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < GRID_AXES; i++)
-        if (grid_named(g->size) >> i & 1)
-            json_array_append_new(list, json_pack("[s, i]", axis_coordinates[i].name, g->size[i]));
-    return list;
-}
-
 static void write_facts(FILE *out, const config *c, const plan *p, const options_said *said)
 {
     fact_writer f = {.out = out};
@@ -130,7 +120,12 @@ static json_t *object_of(const config *c, const plan *p, const char *file)
     MUST(object, "a plan that is no JSON");
     json_object_set_new(object, "course", json_string(course));
     json_object_set_new(object, "timeline", timeline_of(p));
-    json_object_set_new(object, "coordinates", coordinates_of(&p->options.grid));
+    const int *size = p->options.grid.size;
+    json_t *coordinates = json_array(); /* [name, size]; the one along which ranks are neighbours comes first */
+    for (int i = 0; i < GRID_AXES; i++)
+        if (grid_named(size) >> i & 1)
+            json_array_append_new(coordinates, json_pack("[s, i]", axis_coordinates[i].name, size[i]));
+    json_object_set_new(object, "coordinates", coordinates);
     return object;
 }
 
@@ -305,10 +300,8 @@ static json_t *summary_of(const char *folder)
 static json_t *text_of(const char *path)
 {
     char text[65536];
-    FILE *f = fopen(path, "r");
+    AUTO(FILE) *f = fopen(path, "r");
     size_t bytes = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f)
-        fclose(f);
     text[bytes] = 0;
     json_t *value = json_string(text);
     return value ? value : json_string("");

@@ -79,11 +79,6 @@ typedef struct process {
     bool below;
 } process;
 
-typedef struct processes {
-    int count;
-    process *all;
-} processes;
-
 /* Reads a process; false for one that has ended, since it needs no signal. */
 static bool look_at(process *out, const char *pid)
 {
@@ -97,39 +92,31 @@ static bool look_at(process *out, const char *pid)
     return rest && sscanf(rest + 1, " %c %d", &out->state, &out->parent) == 2 && out->parent && out->state != 'Z';
 }
 
-static bool is_below(const processes *p, pid_t pid)
-{
-    for (int i = 0; i < p->count; i++)
-        if (p->all[i].pid == pid)
-            return p->all[i].below;
-    return false;
-}
-
 /* Returns all living processes below this one; the caller frees the list. */
-static processes find_below(void)
+static process *find_below(int *out)
 {
-    processes p = {0};
+    process *all = NULL;
+    int count = 0, kept = 0;
     AUTO(DIR) *folder = opendir("/proc");
     for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder)) {
         process one;
-        if (isdigit((unsigned char)e->d_name[0]) && look_at(&one, e->d_name))
-            APPEND(p.all, p.count) = one;
+        if (!isdigit((unsigned char)e->d_name[0]) || !look_at(&one, e->d_name))
+            continue;
+        one.below = one.parent == getpid();
+        APPEND(all, count) = one;
     }
-    pid_t me = getpid();
     for (bool more = true; more;) {
         more = false;
-        for (int i = 0; i < p.count; i++) {
-            process *one = &p.all[i];
-            if (!one->below && (one->parent == me || is_below(&p, one->parent)))
-                one->below = more = true;
-        }
+        for (int i = 0; i < count; i++)
+            for (int k = 0; k < count && !all[i].below; k++)
+                if (all[k].pid == all[i].parent && all[k].below)
+                    all[i].below = more = true;
     }
-    int kept = 0;
-    for (int i = 0; i < p.count; i++)
-        if (p.all[i].below)
-            p.all[kept++] = p.all[i];
-    p.count = kept;
-    return p;
+    for (int i = 0; i < count; i++)
+        if (all[i].below)
+            all[kept++] = all[i];
+    *out = kept;
+    return all;
 }
 
 static bool is_ours(pid_t pid, const char *word)
@@ -149,38 +136,34 @@ static bool is_ours(pid_t pid, const char *word)
 
 int children_signal(int number, const char *word)
 {
-    int sent = 0;
-    processes p = find_below();
-    for (int i = 0; i < p.count; i++)
-        if (is_ours(p.all[i].pid, word) && kill(p.all[i].pid, number) == 0)
+    int sent = 0, count;
+    AUTO_FREE process *all = find_below(&count);
+    for (int i = 0; i < count; i++)
+        if (is_ours(all[i].pid, word) && kill(all[i].pid, number) == 0)
             sent++;
-    free(p.all);
     return sent;
 }
 
 pid_t children_stopped(void)
 {
-    pid_t stopped = 0;
-    processes p = find_below();
-    for (int i = 0; i < p.count && !stopped; i++)
-        if (p.all[i].state == 'T')
-            stopped = p.all[i].pid;
-    free(p.all);
-    return stopped;
+    int count;
+    AUTO_FREE process *all = find_below(&count);
+    for (int i = 0; i < count; i++)
+        if (all[i].state == 'T')
+            return all[i].pid;
+    return 0;
 }
 
 bool children_kill(double seconds)
 {
     for (double until = clock_seconds() + seconds;;) {
-        int ignored;
-        processes p = find_below();
-        for (int i = 0; i < p.count; i++)
-            kill(p.all[i].pid, SIGKILL);
-        bool none = p.count == 0;
-        free(p.all);
+        int ignored, count;
+        AUTO_FREE process *all = find_below(&count);
+        for (int i = 0; i < count; i++)
+            kill(all[i].pid, SIGKILL);
         (void)children_ended(-1, &ignored);
-        if (none || clock_seconds() > until)
-            return none;
+        if (count == 0 || clock_seconds() > until)
+            return count == 0;
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
 }

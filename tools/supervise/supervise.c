@@ -569,11 +569,9 @@ int supervise_main(int argc, char **argv)
     supervisor s = {.restarts = 100};
     const char *hosts_file = NULL;
     const options_row rows[] = {
-        {"--restarts", OPTIONS_INTEGER, "N", "give up after so many restarts (100)", &s.restarts, 0, 1e9, NULL},
-        {"--elastic", OPTIONS_FLAG, NULL, "go on with fewer data-parallel ranks where hosts are lost", &s.elastic, 0, 0,
-         NULL},
-        {"--hosts", OPTIONS_TEXT, "FILE", "lines of \"NAME slots=N\"; more than the job needs are spares", &hosts_file,
-         0, 0, NULL},
+        OPTION_INTEGER("--restarts", "N", "give up after so many restarts (100)", &s.restarts, 0, 1e9),
+        OPTION_FLAG("--elastic", "go on with fewer data-parallel ranks where hosts are lost", &s.elastic),
+        OPTION_TEXT("--hosts", "FILE", "lines of \"NAME slots=N\"; more than the job needs are spares", &hosts_file),
     };
     const options_command command = {
         .name = "supervise",
@@ -589,8 +587,7 @@ int supervise_main(int argc, char **argv)
             "fixed size.",
         .least = 1,
         .most = -1,
-        .row = rows,
-        .rows = sizeof rows / sizeof *rows,
+        OPTION_ROWS(rows),
     };
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)

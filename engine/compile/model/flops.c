@@ -9,15 +9,6 @@
 #include "models/decoder.h"
 #include "models/rope.h"
 
-/* Rows of a parameter (of a vector: elements) that are no padding. */
-static int64_t count_rows(const parameter *p)
-{
-    int64_t rows = 0;
-    for (int i = 0; i < p->piece_count; i++)
-        rows += p->pieces[i].of.part.size[p->pieces[i].transposed];
-    return rows;
-}
-
 /* Weights as a recording sees them, without bytes and without padding. */
 static storage *describe_weights(pool *p, const decoder *d)
 {
@@ -25,7 +16,9 @@ static storage *describe_weights(pool *p, const decoder *d)
     for (int i = 0; i < d->parameter_count; i++) {
         const parameter *q = d->parameters[i];
         tensor *t = pool_alloc(p, sizeof *t);
-        int64_t shape[] = {count_rows(q), q->columns};
+        int64_t shape[] = {0, q->columns};
+        for (int k = 0; k < q->piece_count; k++)
+            shape[0] += q->pieces[k].of.part.size[q->pieces[k].transposed];
         tensor_describe(t, q->name, CLASS_WEIGHT, q->counted ? DTYPE_FP32 : DTYPE_BF16, q->vector ? 1 : 2, shape);
         t->place = q->place;
         t->parameter = q;

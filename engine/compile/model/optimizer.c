@@ -249,17 +249,6 @@ static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
     return append_op(u->of->out, PHASE_UPDATE, u->label, like, outputs, NULL);
 }
 
-/* A square, described for the op that writes it. */
-static tensor *new_square(const orthogonalisation *u, int64_t n, bool partial)
-{
-    tensor *t = pool_alloc(&u->of->out->pool, sizeof *t);
-    tensor_describe(t, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
-    t->place = u->of->gradient->place;
-    if (u->slot >= 0)
-        t->place.along[u->slot] = partial ? place_partial() : place_replicate();
-    return t;
-}
-
 /* m = the mean of gradients; x = the direction */
 static void begin(const orthogonalisation *u, matrix *m)
 {
@@ -303,7 +292,12 @@ static tensor *gram(const orthogonalisation *u, const matrix *m)
     if (rows && !copy && m->rows > 0) {
         part = make(u, &(op){.kind = OP_linear, .in = {m->x, m->x}}, 1)->out[0];
     } else {
-        part = new_square(u, rows ? m->rows : p->columns, at.group_size > 1);
+        const int64_t n = rows ? m->rows : p->columns;
+        part = pool_alloc(&u->of->out->pool, sizeof *part);
+        tensor_describe(part, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
+        part->place = u->of->gradient->place;
+        if (u->slot >= 0)
+            part->place.along[u->slot] = at.group_size > 1 ? place_partial() : place_replicate();
         op like = {.kind = OP_linear_grad_weight, .in = {m->x, m->x}, .out = {part}};
         if (copy || m->rows == 0)
             like = (op){.kind = OP_zero, .out = {part}};
@@ -384,11 +378,6 @@ static const optimizer rows[] = {
 #undef OPTIMIZER
 };
 
-static bool takes_all(config_optimizer name)
-{
-    return rows[name].rest == name;
-}
-
 dtype optimizer_state_type(const compile_options *o)
 {
     return o->optimizer.state;
@@ -399,16 +388,11 @@ bool optimizer_has_master(const compile_options *o)
     return o->optimizer.master != precision_compute(o->precision);
 }
 
-const char *optimizer_name(const compile_options *o)
-{
-    return rows[o->optimizer.name].name;
-}
-
 const optimizer *optimizer_of(const compile_options *o, const parameter *p)
 {
     config_optimizer name = o->optimizer.name;
     bool matrix_of_block = p->of_block && !p->vector;
-    return &rows[takes_all(name) || matrix_of_block ? name : rows[name].rest];
+    return &rows[matrix_of_block ? name : rows[name].rest];
 }
 
 int optimizer_states(const optimizer *o)
@@ -427,7 +411,7 @@ void optimizer_append(const optimizer_update *u)
 bool optimizer_whole(const compile_options *o, const parameter *p)
 {
     config_optimizer name = o->optimizer.name;
-    return !takes_all(name) && optimizer_of(o, p) == &rows[name];
+    return rows[name].rest != name && optimizer_of(o, p) == &rows[name];
 }
 
 bool optimizer_offloads(const compile_options *o, const parameter *p)
@@ -441,7 +425,7 @@ void optimizer_sections(const char *names[OPTIMIZER_SECTIONS], const compile_opt
     int count = 0;
     for (int i = 0; rows[name].state[i]; i++)
         names[count++] = rows[name].state[i];
-    for (int i = 0; !takes_all(name) && rows[rows[name].rest].state[i]; i++)
+    for (int i = 0; rows[name].rest != name && rows[rows[name].rest].state[i]; i++)
         names[count++] = rows[rows[name].rest].state[i];
     names[count] = NULL;
 }

@@ -26,8 +26,6 @@ typedef struct optimizer {
 /* Type of a state, and whether there are masters beside the weights. */
 dtype optimizer_state_type(const compile_options *o);
 bool optimizer_has_master(const compile_options *o);
-/* The word of optimizer.name. */
-const char *optimizer_name(const compile_options *o);
 /* The optimizer of a parameter. */
 const optimizer *optimizer_of(const compile_options *o, const parameter *p);
 int optimizer_states(const optimizer *o);

@@ -42,29 +42,14 @@ static int replicas_of(const compiled *c, const parameter *p)
 
 /* An expert's replicas are some of AXIS_GRADIENT's ranks and the tensor ranks: experts follow the dense model's
  * choice. */
-static bool may_share(const compile_options *o, tensor_class class)
+bool storage_divides(const compile_options *o, tensor_class class)
 {
     return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && storage_shares(o->layout.zero, class);
 }
 
 static bool shares(const compiled *c, const parameter *p, tensor_class class)
 {
-    return !p->counted && replicas_of(c, p) > 1 && may_share(&c->options, class);
-}
-
-bool storage_divides(const compile_options *o)
-{
-    return may_share(o, CLASS_OPTIMIZER);
-}
-
-bool storage_may_reduce_each(const compile_options *o)
-{
-    return may_share(o, CLASS_GRADIENT);
-}
-
-bool storage_may_gather_each(const compile_options *o)
-{
-    return may_share(o, CLASS_WEIGHT);
+    return !p->counted && replicas_of(c, p) > 1 && storage_divides(&c->options, class);
 }
 
 int storage_level(const compile_options *o)
@@ -508,15 +493,6 @@ void storage_place(compiled *c)
 
 /* ---- checkpoints ---- */
 
-/* Elements in the world's files: vocabulary padding belongs to no rank, and a shared head is the embedding's. */
-static int64_t saved_elements(const parameter *p)
-{
-    int64_t sum = 0;
-    for (int i = 0; i < p->piece_count && p->shares < 0; i++)
-        sum += box_volume(p->pieces[i].of.dims, p->pieces[i].of.part.size);
-    return sum;
-}
-
 /* Bytes per element of the parameter in checkpoints, which have sections (engine/state/rank/state.h) for the weight,
  * the states and the master. */
 static int64_t saved_bytes(const compile_options *o, const parameter *p)
@@ -541,8 +517,11 @@ int64_t storage_checkpoint_bytes(const compile_options *o)
                              .total_layers = layers};
     decoder_open(&whole, &p, &o->shape, &layout);
     int64_t sum = 0;
-    for (int i = 0; i < whole.parameter_count; i++)
-        sum += saved_elements(whole.parameters[i]) * saved_bytes(o, whole.parameters[i]);
+    for (int i = 0; i < whole.parameter_count; i++) { /* no padding is saved, and a shared head is the embedding's */
+        const parameter *q = whole.parameters[i];
+        for (int k = 0; k < q->piece_count && q->shares < 0; k++)
+            sum += box_volume(q->pieces[k].of.dims, q->pieces[k].of.part.size) * saved_bytes(o, q);
+    }
     pool_free(&p);
     return sum;
 }

@@ -14,12 +14,9 @@ int64_t storage_owned_bytes(const compiled *c, const grid *of);
 /* Bytes of error feedback of compressed gradients; 0 without compression. */
 int64_t storage_feedback_bytes(const compiled *c);
 
-/* Answers for a layout, by storage_shares() (other code does not read the ZeRO level): whether each replica updates
- * rows of its own; whether it may reduce the gradients of each micro-batch, because it keeps only its own rows; whether
- * it may gather weights for each, because it keeps only its own rows. */
-bool storage_divides(const compile_options *o);
-bool storage_may_reduce_each(const compile_options *o);
-bool storage_may_gather_each(const compile_options *o);
+/* True if each replica of this layout keeps only rows of its own of a class, by storage_shares() (other code does not
+ * read the ZeRO level): it updates them alone, or may reduce gradients or gather weights in each micro-batch. */
+bool storage_divides(const compile_options *o, tensor_class class);
 /* The requested ZeRO level, for texts. */
 int storage_level(const compile_options *o);
 

@@ -104,15 +104,6 @@ int64_t loss_chunk_bytes(const compile_options *o, int64_t tokens)
     return tokens * row_bytes(o);
 }
 
-/* The next size: a power of two times 64 above the least. */
-static int64_t larger(int64_t tokens)
-{
-    int64_t next = MULTIPLE;
-    while (next <= tokens)
-        next *= 2;
-    return next;
-}
-
 int64_t loss_chunk_below(const compile_options *o, int64_t tokens)
 {
     int64_t next = MULTIPLE, least = least_of(o);
@@ -136,8 +127,12 @@ int64_t loss_chunk_by_price(const compile_options *o)
     int64_t all = tokens_count(o).loss, tokens = least_of(o);
     double balance = target_balance(o);
     double whole = loss_chunk_seconds(o, all, balance, 1);
-    while (tokens < all && loss_chunk_seconds(o, tokens, balance, 1) > DEARER * whole)
-        tokens = larger(tokens);
+    while (tokens < all && loss_chunk_seconds(o, tokens, balance, 1) > DEARER * whole) {
+        int64_t next = MULTIPLE; /* the next size is a power of two times 64 */
+        while (next <= tokens)
+            next *= 2;
+        tokens = next;
+    }
     return tokens;
 }
 

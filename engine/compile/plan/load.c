@@ -15,11 +15,7 @@
 
 enum { DRAWS = 32, DRAFT_DRAWS = 4, DRAFT_LAYERS = 8 };
 
-const char *load_word(load_kind kind)
-{
-    static const char *const words[LOAD_KINDS] = {"balanced", "lognormal", "trace"};
-    return words[kind];
-}
+const char *const load_words[LOAD_KINDS] = {"balanced", "lognormal", "trace"};
 
 /* ---- laws -------------------------------------------------------------------------------------------------------- */
 
@@ -182,11 +178,6 @@ static void load_ranks(ranks_load *out, const load_law *law, int draw, int layer
     }
 }
 
-static double log_binomial(double n, double k, double p)
-{
-    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(p) + (n - k) * log1p(-p);
-}
-
 /* Probability of more than `room` of n trials, added up term by term from the nearer side. */
 static double binomial_above(double n, double p, double room)
 {
@@ -196,7 +187,8 @@ static double binomial_above(double n, double p, double room)
     if (p >= 1)
         return 1;
     bool above = k > mean;
-    double at = above ? k : room, term = exp(log_binomial(n, at, p)), sum = 0;
+    double at = above ? k : room, sum = 0;
+    double term = exp(lgamma(n + 1) - lgamma(at + 1) - lgamma(n - at + 1) + at * log(p) + (n - at) * log1p(-p));
     while (at >= 0 && at <= n && term > sum * 1e-15 && term > 0) {
         sum += term;
         term *= above ? (n - at) / (at + 1) * (p / (1 - p)) : at / (n - at + 1) * ((1 - p) / p);

@@ -42,4 +42,4 @@ void load_free(load_law *law);
 void load_expect(load_outcome *out, const load_law *law, const compile_options *o);
 /* Only `slowest`, from a few draws. */
 double load_slowest(const load_law *law, const compile_options *o);
-const char *load_word(load_kind kind);
+extern const char *const load_words[LOAD_KINDS];

@@ -99,16 +99,6 @@ static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
     out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
 }
 
-/* Plays a load's effects beside the step. */
-static void add_loaded(plan *p, const compiled *c)
-{
-    if (p->profile.load <= 0)
-        return;
-    timing_add(&p->even, &c->options.grid, &c->training.list, c->training.requests);
-    for (int i = 0; i + 1 < compile_buckets(&c->options) && c->options.higher == HIGHER_WHOLE; i++)
-        timing_add(&p->higher[i], &c->options.grid, &c->higher[0][i].list, c->higher[0][i].requests);
-}
-
 /* Facts of one rank; `plays`: it is the one of its stage that is played. */
 static status measure_rank(plan *p, const grid *g, bool plays)
 {
@@ -121,9 +111,12 @@ static status measure_rank(plan *p, const grid *g, bool plays)
     plan_measure(r, &c);
     measure_loss(r, &c, &p->profile);
     r->update = plan_price_update(&p->profile, &c);
-    if (plays) {
+    if (plays)
         timing_add(&p->timing, &c.options.grid, &c.training.list, c.training.requests);
-        add_loaded(p, &c);
+    if (plays && p->profile.load > 0) {
+        timing_add(&p->even, &c.options.grid, &c.training.list, c.training.requests);
+        for (int i = 0; i + 1 < compile_buckets(&c.options) && c.options.higher == HIGHER_WHOLE; i++)
+            timing_add(&p->higher[i], &c.options.grid, &c.higher[0][i].list, c.higher[0][i].requests);
     }
     return STATUS_OK;
 }
@@ -245,7 +238,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
     plan_choice *choice = &p->choices[p->choice_count++];
     *choice = (plan_choice){.gather_each = gather_each, .reduce_each = reduce_each, .arena = of->arena};
     choice->sent = sent_to_replicas(of);
-    choice->chosen = (!storage_may_gather_each(&o) || gather_each == p->options.layout.zero_gather) &&
+    choice->chosen = (!storage_divides(&o, CLASS_WEIGHT) || gather_each == p->options.layout.zero_gather) &&
                      reduce_each == p->options.layout.zero_reduce;
     if (choice->chosen)
         return STATUS_OK;
@@ -268,8 +261,8 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
 
 static status price_choices(plan *p)
 {
-    bool gathers = storage_may_gather_each(&p->options);
-    if (!storage_may_reduce_each(&p->options))
+    bool gathers = storage_divides(&p->options, CLASS_WEIGHT);
+    if (!storage_divides(&p->options, CLASS_GRADIENT))
         return STATUS_OK;
     const plan_rank *largest = &p->ranks[0];
     for (int i = 1; i < p->count; i++)
@@ -329,15 +322,6 @@ static void free_ranks(plan *p)
     p->count = 0;
 }
 
-static status keep_only(plan *p, int rank)
-{
-    grid g = grid_of(&p->options.grid, rank);
-    free_ranks(p);
-    TRY(measure_rank(p, &g, false));
-    p->ranks[0].in_flight = p->spans.stages[g.at[GRID_PIPELINE]].in_flight;
-    return STATUS_OK;
-}
-
 /* All ranks have them, and all that is tried for a budget: they are made once. */
 static status share_schedules(plan *out)
 {
@@ -351,7 +335,7 @@ static status share_schedules(plan *out)
     return STATUS_OK;
 }
 
-static status measure_step(plan *out, const compile_options *options, const profile *prices, bool every)
+status plan_make_step(plan *out, const compile_options *options, const profile *prices, bool every)
 {
     *out = (plan){.options = *options, .profile = *prices};
     out->profile.threads = options->threads;
@@ -389,16 +373,17 @@ static status measure_step(plan *out, const compile_options *options, const prof
     return s == STATUS_OK ? time_step(out) : s;
 }
 
-status plan_make_step(plan *out, const compile_options *options, const profile *prices)
-{
-    return measure_step(out, options, prices, false);
-}
-
 status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
 {
-    TRY(measure_step(out, options, prices, every));
+    TRY(plan_make_step(out, options, prices, every));
     TRY(price_choices(out));
-    return only >= 0 ? keep_only(out, only) : STATUS_OK;
+    if (only < 0)
+        return STATUS_OK;
+    grid g = grid_of(&out->options.grid, only);
+    free_ranks(out);
+    TRY(measure_rank(out, &g, false));
+    out->ranks[0].in_flight = out->spans.stages[g.at[GRID_PIPELINE]].in_flight;
+    return STATUS_OK;
 }
 
 int64_t plan_rank_beside(const plan_rank *k, const reserve *r)

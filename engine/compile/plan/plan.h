@@ -76,7 +76,7 @@ typedef struct plan {
 /* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
 status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only);
 /* Makes the same plan, without the costs of other choices of ZeRO. */
-status plan_make_step(plan *out, const compile_options *options, const profile *prices);
+status plan_make_step(plan *out, const compile_options *options, const profile *prices, bool every);
 void plan_free(plan *p);
 /* Computes the cost of the order, for one rank of each stage. */
 status plan_price_order(plan *p);

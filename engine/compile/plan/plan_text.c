@@ -32,7 +32,7 @@ static void print_sizes(FILE *out, const compile_options *o)
 {
     const grid *g = &o->grid;
     char words[GRID_WORDS], zero[32];
-    snprintf(zero, sizeof zero, " (ZeRO %d)", storage_divides(o) ? storage_level(o) : 0);
+    snprintf(zero, sizeof zero, " (ZeRO %d)", storage_divides(o, CLASS_OPTIMIZER) ? storage_level(o) : 0);
     const char *const note[GRID_AXES] = {
         [GRID_TENSOR] = g->size[GRID_TENSOR] > 1 && o->layout.sequence ? " with sequence" : NULL, [GRID_DATA] = zero};
     grid_words(words, g->size, grid_named(g->size), " x ", note);
@@ -424,8 +424,8 @@ void plan_text_report(FILE *out, const plan *p)
     const plan_rank *most = WITH_MOST(p, update.seconds);
     const plan_update *u = &most->update;
     fprintf(out, "\nupdate            %s: %.2g s on rank %d, %s FLOPs (%.2g%% of its step's), %s of working memory",
-            optimizer_name(&p->options), u->seconds, most->rank, COUNT_TEXT(u->flops),
-            most->flops > 0 ? 100 * u->flops / most->flops : 0, BYTES_TEXT(u->working));
+            config_word_of("optimizer.name", (int)p->options.optimizer.name), u->seconds, most->rank,
+            COUNT_TEXT(u->flops), most->flops > 0 ? 100 * u->flops / most->flops : 0, BYTES_TEXT(u->working));
     if (u->sent > 0)
         fprintf(out, ", %s sent along tensor", BYTES_TEXT(u->sent));
     fputc('\n', out);
@@ -499,16 +499,6 @@ static void choice_facts(fact_writer *out, const plan_choice *c)
     facts_close(out, '}');
 }
 
-static void gpu_facts(fact_writer *out, const plan *p)
-{
-    const profile *h = &p->profile;
-    const plan_rank *most = plan_neediest(p);
-    FACTS_OBJECT(out, "\n device_memory", FACT("rank", most->rank), FACT("arena_bytes", most->arena),
-                 FACT("reserve_bytes", plan_rank_beside(most, h->reserve)),
-                 FACT("reserve_measured", reserve_is_measured(h->reserve, most->communicators, most->graph_nodes)),
-                 FACT("capacity_bytes", h->capacity), FACT("fits", plan_fits(p)));
-}
-
 static void time_facts(fact_writer *out, const plan *p)
 {
     const profile *h = &p->profile;
@@ -561,8 +551,14 @@ void plan_text_facts(fact_writer *out, const plan *p)
                      FACT("gather_seconds", dispatch_seconds(o, &p->profile, false)),
                      FACT("slots_seconds", dispatch_seconds(o, &p->profile, true)));
     }
-    if (p->profile.capacity > 0)
-        gpu_facts(out, p);
+    if (p->profile.capacity > 0) {
+        const reserve *beside = p->profile.reserve;
+        const plan_rank *most = plan_neediest(p);
+        FACTS_OBJECT(out, "\n device_memory", FACT("rank", most->rank), FACT("arena_bytes", most->arena),
+                     FACT("reserve_bytes", plan_rank_beside(most, beside)),
+                     FACT("reserve_measured", reserve_is_measured(beside, most->communicators, most->graph_nodes)),
+                     FACT("capacity_bytes", p->profile.capacity), FACT("fits", plan_fits(p)));
+    }
     time_facts(out, p);
 }
 

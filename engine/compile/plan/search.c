@@ -166,15 +166,6 @@ int64_t search_budget(const search_terms *t, const search_layout *l)
     return room - room % mebibyte;
 }
 
-/* Returns the most room: one communicator per coordinate. */
-static double most_room(const search_terms *t, const search_layout *l)
-{
-    int communicators = 0;
-    for (int i = 0; i < GRID_AXES; i++)
-        communicators += l->of.size[i] > 1;
-    return (double)room_beside(t, communicators);
-}
-
 /* Estimates with a budget: interpolates between keeping everything and nothing, by the bytes that do not fit. */
 static bool estimate_budget(search_estimate *e, search_layout *l, double room, double enough)
 {
@@ -243,7 +234,10 @@ static void estimate_candidates(bool *may, search_layout *layouts, int count, se
     double best = 1e300, smallest = 1e300;
     for (int i = 0; i < count && all[i].least <= best * SLACK_SECONDS * SLACK_SECONDS; i++) {
         search_layout *l = &layouts[all[i].index];
-        double room = most_room(t, l), enough = best * SLACK_SECONDS * SLACK_SECONDS;
+        int communicators = 0; /* one for each coordinate leaves most room */
+        for (int k = 0; k < GRID_AXES; k++)
+            communicators += l->of.size[k] > 1;
+        double room = (double)room_beside(t, communicators), enough = best * SLACK_SECONDS * SLACK_SECONDS;
         bool known = l->budgeted ? estimate_budget(e, l, (double)search_budget(t, l), enough)
                                  : search_estimate_layout(e, l, enough);
         if (!known)
@@ -323,7 +317,7 @@ static status exact(search_result *out, const search_terms *t, const search_layo
     if (t->law)
         load_expect(&load, t->law, &o);
     prices.load = load.slowest;
-    TRY(plan_make_step(&p, &o, &prices));
+    TRY(plan_make_step(&p, &o, &prices, false));
     take_result(out, &p, t);
     out->replays = load.replays;
     out->seconds *= 1 + load.replays;
@@ -391,15 +385,6 @@ static double corrected(const tries *t, int layout)
 {
     double ratio = t->families[t->family_at[layout]].ratio, seconds = t->layouts[layout].seconds;
     return ratio > 0 ? seconds * ratio : seconds;
-}
-
-static void open_tries(tries *t, const search_layout *layouts, int count)
-{
-    *t = (tries){.layouts = layouts, .count = count};
-    t->taken = must_calloc((unsigned long)count + 1, sizeof *t->taken);
-    t->family_at = must_calloc((unsigned long)count + 1, sizeof *t->family_at);
-    for (int i = 0; i < count; i++)
-        t->family_at[i] = family_of(t, &layouts[i]);
 }
 
 /* Returns the best remaining layout of a family with fewer than SAME_FAMILY in the round; -1: none. */
@@ -562,8 +547,11 @@ static void play_best(search *out, const search_terms *t, search_layout *layouts
     int most = t->most || !named ? t->most : programs(t, &layouts[0]);
     int shown = most < count ? most : count, share = most / SEARCH_FOUND; /* programs left to found schedules */
     int found = named == count ? 0 : share > 2 ? share : most > 2 ? 2 : 0;
-    tries all;
-    open_tries(&all, layouts, named);
+    tries all = {.layouts = layouts, .count = named};
+    all.taken = must_calloc((unsigned long)named + 1, sizeof *all.taken);
+    all.family_at = must_calloc((unsigned long)named + 1, sizeof *all.family_at);
+    for (int i = 0; i < named; i++)
+        all.family_at[i] = family_of(&all, &layouts[i]);
     play_named(out, &all, t, most - found, shown);
     play_found(out, t, &layouts[named], count - named, found, shown);
     play_named(out, &all, t, most, shown);

@@ -145,16 +145,6 @@ static double deferred_bytes(const compiled_program *p)
     return sum;
 }
 
-static void count_parameters(part *out, const decoder *d)
-{
-    for (int i = 0; i < d->parameter_count; i++) {
-        const parameter *p = d->parameters[i];
-        double elements = (double)p->rows * (double)p->columns;
-        out->parameters += elements;
-        out->of_experts += p->replicas == AXIS_EXPERT_DATA ? elements : 0;
-    }
-}
-
 /* Seconds of a rank's update. Data ranks that divide experts sum gradients meanwhile, which data_seconds() counts. */
 static double update_seconds(const search_estimate *e, const compiled *c)
 {
@@ -175,7 +165,12 @@ static void measure(part *out, const search_estimate *e, const compiled *c, cons
         out->phase[i] = timing_seconds(p, 0, (phase)i) / (i == PHASE_UPDATE ? 1 : PROBED_MICRO_BATCHES);
     if (grid_group_size(&c->options.grid, AXIS_SAMPLES) > 1)
         out->phase[PHASE_UPDATE] = update_seconds(e, c);
-    count_parameters(out, &c->model);
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *q = c->model.parameters[i];
+        double elements = (double)q->rows * (double)q->columns;
+        out->parameters += elements;
+        out->of_experts += q->replicas == AXIS_EXPERT_DATA ? elements : 0;
+    }
     for (int i = 0; i < list->count; i++)
         if (is_weight_gradient(list->ops[i]))
             out->weight += profile_op(&e->prices, list->ops[i]) / PROBED_MICRO_BATCHES;
@@ -495,18 +490,6 @@ static status find_schedule(search_estimate *e, const search_layout *l, int micr
     return schedule_make(s, kind, l->of.size[GRID_PIPELINE], l->of.virtual_stages, microbatches);
 }
 
-/* The bytes held between the two halves of a backward pass, of those held from the forward: of the kind that holds
- * most. */
-static double held_share(const search_estimate *e, const probe *p)
-{
-    double most = 0;
-    for (int k = 0; k < e->kinds; k++) {
-        double kept = p->kinds[k].memory[CLASS_KEPT], share = kept > 0 ? p->kinds[k].deferred / kept : 0;
-        most = share > most ? share : most;
-    }
-    return most;
-}
-
 /* Counts layers of each kind on each stage from the layers of each chunk. */
 static void count_stages(int *stages, const search_estimate *e, const search_layout *l, const int *layers)
 {
@@ -529,7 +512,12 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
     TRY(divide(layers, e, l, p));
     TRY(find_schedule(e, l, search_microbatches(e->of, l)));
     cost_chunks(costs, e, layers, l, p);
-    TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(e, p)));
+    double held = 0; /* the kind that holds most keeps this part of its bytes between a backward pass's halves */
+    for (int k = 0; k < e->kinds; k++) {
+        double kept = p->kinds[k].memory[CLASS_KEPT];
+        held = kept > 0 ? fmax(held, p->kinds[k].deferred / kept) : held;
+    }
+    TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held));
     out->length = sim.length;
     const part ends = ends_of(e, l, p);
     if (search_divides_vocabulary(l))

@@ -475,7 +475,7 @@ static status load_feedback(const compiled *c, executor *e, checkpoint *file)
     if (!c->feedback_section || saved == 0)
         return STATUS_OK;
     bool sums = has_section(file, STATE_FEEDBACK_SUM);
-    if (saved == c->feedback_ranks && sums == !storage_divides(&c->options)) {
+    if (saved == c->feedback_ranks && sums == !storage_divides(&c->options, CLASS_OPTIMIZER)) {
         from_checkpoint own = {file, c->feedback_section}, sum = {file, STATE_FEEDBACK_SUM};
         TRY(load_section(c, e, c->feedback_section, read_checkpoint, &own));
         return load_section(c, e, STATE_FEEDBACK_SUM, read_checkpoint, &sum);

@@ -444,7 +444,7 @@ TEST(a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_batches)
 static double step_seconds(const compile_options *o, const profile *prices)
 {
     plan p;
-    if (plan_make_step(&p, o, prices) != STATUS_OK)
+    if (plan_make_step(&p, o, prices, false) != STATUS_OK)
         fail_msg("%s", status_message());
     double seconds = p.step_seconds;
     plan_free(&p);
@@ -482,14 +482,14 @@ TEST(a_schedule_is_found_for_the_device_that_is_named)
     compiled c = {0};
     plan first, p;
     schedule found;
-    assert_int_equal(plan_make_step(&first, &o, &slow), STATUS_OK);
+    assert_int_equal(plan_make_step(&first, &o, &slow, false), STATUS_OK);
     double own = first.step_seconds, others = step_seconds(&other, &slow);
     print_message("found for slow links %.4f s, for an H100's %.4f\n", own, others);
     assert_true(own < 0.95 * others);
     assert_true(own <= step_seconds(&named, &slow)); /* what an H100's links find is worse than 1F1B there */
     assert_int_equal(compile_find(&found, &o), STATUS_OK);
     assert_same_actions(first.schedule, &found);
-    assert_int_equal(plan_make_step(&p, &o, (profile[]){profile_named("a100")}),
+    assert_int_equal(plan_make_step(&p, &o, (profile[]){profile_named("a100")}, false),
                      STATUS_OK); /* whatever it is planned for */
     assert_same_actions(p.schedule, &found);
     char abacus[] = "abacus";
@@ -555,7 +555,7 @@ TEST(a_divided_head_takes_the_bubble_of_gpt2)
         o.layout.virtual_stages = 1;
         o.layout.layers_per_stage.count = 0;
         o.layout.vocabulary = divided;
-        if (plan_make_step(&p, &o, (profile[]){profile_named("h100")}) != STATUS_OK)
+        if (plan_make_step(&p, &o, (profile[]){profile_named("h100")}, false) != STATUS_OK)
             fail_msg("%s", status_message());
         bubble[divided] = p.timing.bubble;
         seconds[divided] = p.step_seconds;

@@ -179,7 +179,7 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
 
 /* Describes the place of a weight's rows and columns in the tensor of its name. Its matrices are [out, in] here,
  * whatever the file's order. */
-static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot, extent rows, extent columns)
+static void describe_piece(const builder *b, parameter_block *q, parts_slot slot, extent rows, extent columns)
 {
     names_span span = names_span_of(slot, &b->d->shape, &b->shape);
     bool vector = parts_row_of(slot)->columns == PARTS_SIZE_VECTOR;
@@ -216,7 +216,7 @@ static void add_pieces(const builder *b, parameter *p, parts_slot slot, extent r
         /* the part within one piece of the named tensor: it ends at most at the end of its unit */
         int64_t left = span.unit - (rows.first + from) % span.unit, count = rows.real - from;
         extent part = {.first = rows.first + from, .real = count < left ? count : left};
-        parameter_piece *q = &p->pieces[p->piece_count++];
+        parameter_block *q = &p->pieces[p->piece_count++];
         describe_piece(b, q, slot, part, columns);
         *(p->vector ? &q->column : &q->row) = at + from;
         from += part.real;

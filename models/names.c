@@ -245,9 +245,9 @@ int names_file_shape(int64_t out[3], const names_tensor *t)
     return t->dims + (t->stacked > 0);
 }
 
-bool names_place_of(names_place *out, const model_shape *s, const names_tensor *t, int which)
+bool names_slice_of(names_slice *out, const model_shape *s, const names_tensor *t, int which)
 {
-    *out = (names_place){.rows = t->shape[0], .stacked = t->stacked};
+    *out = (names_slice){.rows = t->shape[0], .stacked = t->stacked};
     if (which == 0)
         write_name(out->name, t->name, -1, -1);
     const char *format = names_choose(s->architecture, also[t->slot]);

@@ -54,11 +54,11 @@ bool names_copy_of(char out[NAMES_BYTES], parts_slot *slot, const model_shape *s
 int names_file_shape(int64_t out[3], const names_tensor *tensor);
 
 /* The place of a listed tensor in a file: from row `first` on, in a tensor of `rows` rows and as many columns. */
-typedef struct names_place {
+typedef struct names_slice {
     char name[NAMES_BYTES];
     int64_t first, rows;
     int stacked; /* number of matrices that the rows stack, a dimension of their own; 0: one matrix */
-} names_place;
+} names_slice;
 /* Gives the places where files may have it: 0 is the published one, where it is written; 1 is that of transformers' own
  * modules. False: there is no such place. */
-bool names_place_of(names_place *out, const model_shape *shape, const names_tensor *tensor, int which);
+bool names_slice_of(names_slice *out, const model_shape *shape, const names_tensor *tensor, int which);

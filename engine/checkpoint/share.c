@@ -170,7 +170,7 @@ status share_seal(const char *folder, const fragment_owner *owner, const uint8_t
 
 typedef struct copying {
     const char *to;
-    const share_place *from;
+    const share_source *from;
     char *folder, *buffer, *seal;
     bool damaged;
 } copying;
@@ -237,7 +237,7 @@ static status copy_all(copying *c, const fragment_owner *owner)
     return atomic_sync_folder(c->to);
 }
 
-status share_copy(bool *damaged, const char *to, const share_place *from, const fragment_owner *owner, char *buffer)
+status share_copy(bool *damaged, const char *to, const share_source *from, const fragment_owner *owner, char *buffer)
 {
     copying c = {.to = to, .from = from, .folder = checkpoint_temporary(from->folder, owner->name), .buffer = buffer};
     status s = copy_all(&c, owner);

@@ -19,10 +19,10 @@ typedef struct share_file {
 } share_file;
 
 /* A folder of a node's memory, and the secret that shares in it are sealed by. */
-typedef struct share_place {
+typedef struct share_source {
     const char *folder;
     uint8_t secret[SHARE_SECRET];
-} share_place;
+} share_source;
 
 /* Computes SipHash-2-4 with 128 bits: unlike a CRC, it cannot be made without the secret. out: 32 hexadecimal digits of
  * the result's bytes in their order */
@@ -43,7 +43,7 @@ status share_seal(const char *folder, const fragment_owner *owner, const uint8_t
 /* Copies the share of `from` to another folder, through `buffer` (CHECKPOINT_WRITER_BUFFER bytes); fails if a file does
  * not match the seal, so that a copy is whole and the run's own. *damaged: it is missing or does not match; else the
  * storage has failed, and the share may be good. */
-status share_copy(bool *damaged, const char *to, const share_place *from, const fragment_owner *owner, char *buffer);
+status share_copy(bool *damaged, const char *to, const share_source *from, const fragment_owner *owner, char *buffer);
 
 /* Stores the run's position (checkpoint_meta) beside rank 0's share, with a checksum. */
 status share_put_meta(const char *folder, json_t *meta, char *buffer);

@@ -186,9 +186,9 @@ void pace_close(pace *p)
     free(p);
 }
 
-pace_share pace_take(pace *p)
+pace_figures pace_take(pace *p)
 {
-    pace_share s = {0};
+    pace_figures s = {0};
     if (!p)
         return s;
     int64_t launched = executor_launches(p->executor, p->program);
@@ -257,12 +257,12 @@ static double median(float *values, int count)
     return count ? values[(count - 1) / 2] : 0;
 }
 
-static const pace_share *share_of(const pace_share *shares, int64_t stride, int rank)
+static const pace_figures *share_of(const pace_figures *shares, int64_t stride, int rank)
 {
-    return (const pace_share *)((const char *)shares + rank * stride);
+    return (const pace_figures *)((const char *)shares + rank * stride);
 }
 
-void pace_judge_add(pace_judge *j, const pace_share *shares, int64_t stride)
+void pace_judge_add(pace_judge *j, const pace_figures *shares, int64_t stride)
 {
     double middle[PACE_CLASSES];
     j->waited = 0;
@@ -277,7 +277,7 @@ void pace_judge_add(pace_judge *j, const pace_share *shares, int64_t stride)
         middle[k] = middle[k] < PACE_SHORTEST ? 0 : middle[k];
     }
     for (int i = 0; i < j->ranks; i++) {
-        const pace_share *s = share_of(shares, stride, i);
+        const pace_figures *s = share_of(shares, stride, i);
         double mine = 0, usual = 0;
         for (int k = 0; k < PACE_CLASSES; k++)
             if (s->seconds[k] > 0 && middle[k] > 0) {

@@ -22,10 +22,10 @@ enum { PACE_CLASSES = 8, PACE_WINDOW = 20 };
 #define PACE_SHORTEST 50e-6
 
 /* A rank's figures of its last step: 0 for kinds not timed. */
-typedef struct pace_share {
+typedef struct pace_figures {
     float seconds[PACE_CLASSES]; /* mean of one op */
     float waited;                /* wait for communication in wall time */
-} pace_share;
+} pace_figures;
 
 typedef struct pace pace;
 
@@ -33,13 +33,13 @@ typedef struct pace pace;
 pace *pace_open(const compiled *c, executor *e, comm *world);
 void pace_close(pace *p);
 /* Returns the figures since the last call. */
-pace_share pace_take(pace *p);
+pace_figures pace_take(pace *p);
 
 /* The judge. */
 typedef struct pace_judge pace_judge;
 pace_judge *pace_judge_open(int ranks);
 void pace_judge_close(pace_judge *j);
-void pace_judge_add(pace_judge *j, const pace_share *shares, int64_t stride); /* [ranks], `stride` bytes apart */
+void pace_judge_add(pace_judge *j, const pace_figures *shares, int64_t stride); /* [ranks], `stride` bytes apart */
 /* Returns a rank's ratio over the window; 0 until that is full, or if it has no ops in common with others. */
 double pace_ratio(const pace_judge *j, int rank);
 double pace_waited(const pace_judge *j); /* seconds of the last step, the mean over the ranks */

@@ -116,11 +116,11 @@ static void make_call(comm_call *call, executor *e, const op *o)
 /* Joins the calls of several ops into one: they become its pieces. */
 static void join_calls(comm_call *call, executor *e, const launch *of, const op *const *ops, int count)
 {
-    comm_piece *pieces = pool_alloc(&e->pool, (size_t)count * sizeof *pieces);
+    comm_segment *pieces = pool_alloc(&e->pool, (size_t)count * sizeof *pieces);
     int64_t *sums = pool_alloc(&e->pool, (size_t)comm_group_ranks(call->group) * sizeof *sums);
     for (int i = 0; i < count; i++) {
         const comm_call *one = &of[ops[i]->at.request].call;
-        pieces[i] = (comm_piece){one->send, one->receive, one->count, one->counts};
+        pieces[i] = (comm_segment){one->send, one->receive, one->count, one->counts};
     }
     call->count = collective_together(sums, ops, count).count;
     call->counts = sums;
@@ -131,7 +131,7 @@ static void join_calls(comm_call *call, executor *e, const launch *of, const op 
 
 static void make_launch(launch *of, executor *e, const program *p, int index)
 {
-    const op *ops[COMM_PIECES], *o = p->ops[index];
+    const op *ops[COMM_SEGMENTS], *o = p->ops[index];
     launch *l = &of[o->at.request];
     make_call(&l->call, e, o);
     l->count = collective_bundle(ops, p, index);

@@ -90,7 +90,7 @@ typedef struct readiness {
     uint32_t assignment;
     int64_t left_out, second_targets;
     blocks_counts fetched;
-    pace_share lately;
+    pace_figures lately;
 } readiness;
 
 /* Collects the waits for blocks: the slowest rank's time, and the blocks of all ranks. */
@@ -125,7 +125,7 @@ static int find_other_assignment(int *like, const training *t, const readiness *
 
 /* Exchanges the ranks' readiness once before a step: failures, requested signals, samples left out, the tokens'
  * assignment, and progress of the save. */
-static status agree(training *t, signals_request *asked, batch_facts *batch, pace_share lately, status mine)
+static status agree(training *t, signals_request *asked, batch_facts *batch, pace_figures lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1, like = 0;
     blocks_counts now = stored_counted(t->data.remote), *told = &t->fetched.told;
@@ -365,7 +365,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");
         ready = batch_fill_evaluation(&batch, &t->compiled, t->executor, t->data.sets[set], first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->at.step, "agreeing that all ranks are ready");
-        ready = agree(t, asked, &batch, (pace_share){0}, ready);
+        ready = agree(t, asked, &batch, (pace_figures){0}, ready);
         if (ready != STATUS_OK || *asked == SIGNALS_STOP)
             break;
         executor_play(t->executor, &t->compiled.evaluation);

@@ -127,7 +127,7 @@ static void say_pace(training *t, int rank, bool recovered)
     (void)incident_log_append(t->folder, &what);
 }
 
-void training_judge_pace(training *t, const pace_share *shares, int64_t stride)
+void training_judge_pace(training *t, const pace_figures *shares, int64_t stride)
 {
     bool recovered;
     if (!t->guards.judge)

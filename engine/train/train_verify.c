@@ -15,13 +15,13 @@
 /* Most rewinds in a row without a passing verification: after them a fault is permanent. */
 enum { MOST_TIMES = 3 };
 
-typedef struct share {
+typedef struct rank_report {
     uint64_t weights[AXIS_COUNT]; /* checksum of weights replicated along an axis */
     int replica[AXIS_COUNT];      /* rank of the first replica along it, or -1 */
     comm_sums messages;
     double seconds;
     bool bad;
-} share;
+} rank_report;
 
 typedef struct verdict {
     int rank; /* -1: unknown */
@@ -62,7 +62,7 @@ static void find_pair(verdict *out, training *t)
     seal_close();
 }
 
-static bool judge_messages(verdict *out, training *t, const share *all, int ranks)
+static bool judge_messages(verdict *out, training *t, const rank_report *all, int ranks)
 {
     comm_sums sum = {0};
     for (int i = 0; i < ranks; i++) {
@@ -75,7 +75,7 @@ static bool judge_messages(verdict *out, training *t, const share *all, int rank
     return sum.sent != sum.received;
 }
 
-static int count_like(const share *all, int ranks, int i, axis a, bool same)
+static int count_like(const rank_report *all, int ranks, int i, axis a, bool same)
 {
     int count = 0;
     for (int j = 0; j < ranks && all[i].replica[a] >= 0; j++)
@@ -84,7 +84,7 @@ static int count_like(const share *all, int ranks, int i, axis a, bool same)
 }
 
 /* Finds a rank that differs from most of its replicas along an axis. */
-static bool judge_along(verdict *out, const training *t, const share *all, int ranks, axis a)
+static bool judge_along(verdict *out, const training *t, const rank_report *all, int ranks, axis a)
 {
     for (int i = 0; i < ranks; i++) {
         int like = count_like(all, ranks, i, a, true), unlike = count_like(all, ranks, i, a, false);
@@ -106,7 +106,7 @@ static bool judge_along(verdict *out, const training *t, const share *all, int r
     return false;
 }
 
-static bool find_bad_rank(verdict *out, training *t, const share *all, const verify_finding *mine)
+static bool find_bad_rank(verdict *out, training *t, const rank_report *all, const verify_finding *mine)
 {
     int ranks = comm_ranks(t->world), first = 0;
     while (first < ranks && !all[first].bad)
@@ -152,7 +152,7 @@ static status undo(training *t, const verdict *v)
 }
 
 /* Reports, between two verifications, the share of time that verification takes. */
-static void say_price(training *t, const share *all)
+static void say_price(training *t, const rank_report *all)
 {
     double most = 0, trained = t->counts.trained_seconds;
     for (int i = 0; i < comm_ranks(t->world); i++)
@@ -180,8 +180,8 @@ status training_verify(bool *undone, training *t)
         return STATUS_OK;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "verifying");
     verify_finding mine = verify_find(t->guards.verify);
-    share here = {.messages = comm_sums_with(t->world, -1), .seconds = mine.seconds, .bad = mine.bad},
-          *all = must_alloc((unsigned long)ranks * sizeof *all);
+    rank_report here = {.messages = comm_sums_with(t->world, -1), .seconds = mine.seconds, .bad = mine.bad},
+                *all = must_alloc((unsigned long)ranks * sizeof *all);
     memcpy(here.weights, mine.weights, sizeof here.weights);
     for (axis a = 0; a < AXIS_COUNT; a++)
         here.replica[a] = mine.compared >> a & 1 ? grid_member(&t->compiled.options.grid, a, 0) : -1;

@@ -15,7 +15,7 @@ void training_measure_reserve(training *t);
 status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
 
 /* Judges the pace of the previous step on all ranks. */
-void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
+void training_judge_pace(training *t, const pace_figures *shares, int64_t stride);
 
 /* train_verify.c */
 status training_open_verify(training *t);

@@ -299,17 +299,17 @@ static void multiply_block(const gemm_shape *s, const gemm_operands *p, const me
 /* ---- many products ----------------------------------------------------------------------------------------------- */
 
 /* The work of a thread: the blocks that begin within its share of all elements of C times the depth. */
-typedef struct share {
+typedef struct block_range {
     double first, end;
     int64_t wide;
-} share;
+} block_range;
 
 static double work_of(const gemm_shape *s)
 {
     return (double)s->m * (double)s->n * (double)(s->k + 1);
 }
 
-static void multiply_share(const gemm_group *g, const memory *m, const share *mine)
+static void multiply_range(const gemm_group *g, const memory *m, const block_range *mine)
 {
     double done = 0;
     for (int64_t e = 0; e < g->count; e++) {
@@ -366,9 +366,9 @@ void amx_gemm_run_group(const gemm_group *g, void *scratch, int threads)
     {
         int own = omp_get_thread_num(), all = omp_get_num_threads();
         memory m = memory_of(scratch, own);
-        share mine = {work * own / all, work * (own + 1) / all, wide};
+        block_range mine = {work * own / all, work * (own + 1) / all, wide};
         _tile_loadconfig(&tiles);
-        multiply_share(g, &m, &mine);
+        multiply_range(g, &m, &mine);
         _tile_release();
     }
 }

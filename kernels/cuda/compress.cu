@@ -10,12 +10,12 @@ struct launch_parts {
 
 /* A block's piece: elements [first, first + count) of the tensor; bytes from `from` on of a message of all parts, and
  * `room`, the bytes until the next chunk's or the end of the part. */
-struct piece {
+struct message_block {
     int64_t first, from, room;
     int count;
 };
 
-template <typename M> DEVICE piece piece_of(const launch_parts &of, int64_t chunks)
+template <typename M> DEVICE message_block message_block_of(const launch_parts &of, int64_t chunks)
 {
     int64_t part = blockIdx.x / chunks, chunk = blockIdx.x % chunks, whole = M::bytes(COMPRESS_CHUNK, of.density);
     int64_t each = of.rows / of.parts, more = of.rows % of.parts; /* as shard_rows() divides */
@@ -38,7 +38,7 @@ KERNEL(CHUNK_THREADS, M::BLOCKS)
 encode_chunks(unsigned char *message, float *kept, const float *gradient, const float *feedback,
               const step_scalars *scalars, launch_parts of, int64_t chunks)
 {
-    piece p = piece_of<M>(of, chunks);
+    message_block p = message_block_of<M>(of, chunks);
     float x[EACH], inverse = 1.0f / scalars->loss_scale;
     bool finite = true;
     UNROLL for (int j = 0; j < EACH; j++)
@@ -64,7 +64,7 @@ KERNEL(CHUNK_THREADS, M::BLOCKS)
 decode_chunks(float *y, const unsigned char *messages, const step_scalars *scalars, int64_t count, launch_parts of,
               int64_t chunks)
 {
-    piece p = piece_of<M>(of, chunks);
+    message_block p = message_block_of<M>(of, chunks);
     float sum[EACH], scale = scalars->loss_scale;
     bool sound = true;
     if (p.count == 0)

@@ -15,12 +15,12 @@
 
 typedef enum parameter_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } parameter_init;
 
-typedef struct parameter_piece {
+typedef struct parameter_block {
     rectangle of;        /* rectangle of Hugging Face's tensor, which has 1 or 2 dimensions */
     bool transposed;     /* element (i, j) of the named tensor is (j, i) here (GPT-2's Conv1D) */
     int stacked;         /* the number of matrices that the named tensor stacks, one after the other; 0: it is one */
     int64_t row, column; /* where the rectangle starts in the rank's part */
-} parameter_piece;
+} parameter_block;
 
 enum { PARAMETER_COPIES = 3 };
 
@@ -51,7 +51,7 @@ typedef struct parameter {
     /* Number of this rank's parameter that shares its weight but has a gradient of its own, which is added to the
      * other's; -1: none. So sums over micro-batches are the same whether the two are on one stage or apart. */
     int shares;
-    parameter_piece *pieces; /* one for each name that shares the array; the parameter's pool owns them */
+    parameter_block *pieces; /* one for each name that shares the array; the parameter's pool owns them */
     int piece_count;
     /* Index in the stage's order of parameters: the same on every rank of the tensor group, whichever of them it lacks.
      * Tables of parameters' properties are indexed by it. */

@@ -133,12 +133,12 @@ tensor *recorder_row(recorder *r, tensor *of, int64_t row)
 }
 
 /* Parts of an op's site: its layer, the op that it is a gradient of, and its name. */
-typedef struct place_of {
+typedef struct op_site {
     int layer;
     const char *of, *name;
-} place_of;
+} op_site;
 
-static op *record(recorder *r, place_of where, const op *like, unsigned outputs, tensor *const *into)
+static op *record(recorder *r, op_site where, const op *like, unsigned outputs, tensor *const *into)
 {
     op made = *like;
     phase to = r->phase;
@@ -163,9 +163,9 @@ static op *record(recorder *r, place_of where, const op *like, unsigned outputs,
 
 op *recorder_record(recorder *r, const char *name, const op *like, unsigned outputs, tensor *const *into)
 {
-    place_of where = {r->layer, NULL, name};
+    op_site where = {r->layer, NULL, name};
     if (r->backward)
-        where = (place_of){r->backward->layer, r->backward->site, name};
+        where = (op_site){r->backward->layer, r->backward->site, name};
     return record(r, where, like, outputs, into);
 }
 
@@ -318,7 +318,7 @@ tensor *recorder_use(recorder *r, tensor *t)
     }
     for (int i = 0; sum < 0 && i < OP_MAX_IN; i++)
         again.in[i] = made->in[i] ? recorder_use(r, made->in[i]) : NULL;
-    op *o = record(r, (place_of){made->layer, NULL, made->site}, &again, outputs, NULL);
+    op *o = record(r, (op_site){made->layer, NULL, made->site}, &again, outputs, NULL);
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (o->out[i])
             r->again[made->out[i]->id] = o->out[i];

@@ -269,8 +269,8 @@ static void check_call(const comm_call *call)
          "a receive from member %d of %d, by member %d", call->source, g->count, g->me);
     MUST(call->kind != COMM_BROADCAST || (call->peer >= 0 && call->peer < g->count), "a broadcast from member %d of %d",
          call->peer, g->count);
-    MUST(!call->pieces || (reduces && call->counts && call->piece_count > 0 && call->piece_count <= COMM_PIECES),
-         "%d pieces: only reductions are of several, at most %d", call->piece_count, COMM_PIECES);
+    MUST(!call->pieces || (reduces && call->counts && call->piece_count > 0 && call->piece_count <= COMM_SEGMENTS),
+         "%d pieces: only reductions are of several, at most %d", call->piece_count, COMM_SEGMENTS);
     if (call->counts && !(call->kind == COMM_SEND || call->kind == COMM_RECEIVE || call->kind == COMM_EXCHANGE)) {
         int64_t sum = 0;
         for (int i = 0; i < g->count; i++)

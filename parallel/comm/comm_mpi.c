@@ -60,12 +60,12 @@ static char *segment_at(const lane *l, const comm_cut *cut, int index)
 
 /* The memory of bytes [at, at + bytes) of a member's part. */
 typedef struct runs {
-    char *at[COMM_PIECES];
-    int64_t bytes[COMM_PIECES];
+    char *at[COMM_SEGMENTS];
+    int64_t bytes[COMM_SEGMENTS];
     int count;
 } runs;
 
-static char *piece_at(int64_t *bytes, const comm_call *call, const comm_piece *p, int member, lane_memory memory)
+static char *piece_at(int64_t *bytes, const comm_call *call, const comm_segment *p, int member, lane_memory memory)
 {
     int64_t offset, count, element = dtype_bytes(call->type);
     comm_piece_part(&offset, &count, p, comm_group_ranks(call->group), member);
@@ -93,8 +93,8 @@ static void post_runs(const flight *f, const lane *l, int64_t at, int64_t bytes,
 {
     const flight_group *m = f->group->state;
     runs r;
-    int lengths[COMM_PIECES];
-    MPI_Aint displacements[COMM_PIECES];
+    int lengths[COMM_SEGMENTS];
+    MPI_Aint displacements[COMM_SEGMENTS];
     MPI_Datatype type;
     find_runs(&r, f->call, l->part, l->memory, at, bytes);
     for (int i = 0; i < r.count; i++) {

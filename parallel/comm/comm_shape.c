@@ -48,7 +48,7 @@ void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int mem
     *count = each + (member < left);
 }
 
-void comm_piece_part(int64_t *offset, int64_t *count, const comm_piece *piece, int members, int member)
+void comm_piece_part(int64_t *offset, int64_t *count, const comm_segment *piece, int members, int member)
 {
     comm_shape shape = {.members = members, .count = piece->count, .counts = piece->counts};
     comm_part(offset, count, &shape, member);

@@ -26,14 +26,14 @@ typedef enum comm_kind {
 } comm_kind;
 
 /* One of several tensors that are reduced together: send, receive and counts as in a call of its own. */
-typedef struct comm_piece {
+typedef struct comm_segment {
     const void *send;
     void *receive;
     int64_t count;
     const int64_t *counts; /* [members] or NULL */
-} comm_piece;
+} comm_segment;
 
-enum { COMM_PIECES = 128 }; /* most pieces of a call */
+enum { COMM_SEGMENTS = 128 }; /* most pieces of a call */
 
 /* `count` is the whole tensor's number of elements. Parts: member i owns counts[i] elements (they sum to count), in
  * order; NULL divides evenly, the first count % n members getting one element more (comm_part). In place means:
@@ -49,11 +49,11 @@ typedef struct comm_call {
     const void *send;
     void *receive;
     int64_t count;
-    const int64_t *counts;    /* [members] or NULL; must live until the end of the operation */
-    int64_t receive_count;    /* COMM_EXCHANGE only */
-    int peer;                 /* member index: where a send goes, or the root */
-    int source;               /* member index: where a receive comes from */
-    const comm_piece *pieces; /* [piece_count]; must live as long as counts; NULL: one tensor */
+    const int64_t *counts;      /* [members] or NULL; must live until the end of the operation */
+    int64_t receive_count;      /* COMM_EXCHANGE only */
+    int peer;                   /* member index: where a send goes, or the root */
+    int source;                 /* member index: where a receive comes from */
+    const comm_segment *pieces; /* [piece_count]; must live as long as counts; NULL: one tensor */
     int piece_count;
     void *scratch; /* comm_scratch_bytes() bytes, 64-byte aligned; NULL where that is 0 */
     void *stream;  /* a device backend's; NULL on the host */
@@ -80,7 +80,7 @@ typedef struct comm_shape {
 
 /* Gives the offset and count of a member's part. */
 void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int member);
-void comm_piece_part(int64_t *offset, int64_t *count, const comm_piece *piece, int members, int member);
+void comm_piece_part(int64_t *offset, int64_t *count, const comm_segment *piece, int members, int member);
 int64_t comm_scratch_bytes(const comm_shape *shape);     /* the host backends' */
 int64_t comm_expected_bytes(const comm_shape *shape);    /* sent by this member */
 int64_t comm_expected_messages(const comm_shape *shape); /* sent by this member */

@@ -33,7 +33,7 @@ static int64_t integer(const json_t *object, const char *key)
 /* All members of one collective together send the least that is possible. */
 static void check_least(plans_verdict *v, const program *p, int index)
 {
-    const op *ops[COMM_PIECES], *o = p->ops[index];
+    const op *ops[COMM_SEGMENTS], *o = p->ops[index];
     int together = collective_bundle(ops, p, index);
     if (op_has(o, OP_MESSAGE) || together == 0)
         return;

@@ -273,7 +273,7 @@ void __wrap_storage_describe(compiled *c)
     int rank = c->options.grid.at[GRID_TENSOR];
     for (int i = 0; is("swapped-shard") && i < c->model.parameter_count; i++) {
         parameter *p = c->model.parameters[i];
-        parameter_piece *q = &p->pieces[0];
+        parameter_block *q = &p->pieces[0];
         if (strcmp(p->name, "layer 2/mlp/down") != 0)
             continue;
         int in = q->of.part.size[0] < q->of.global[0] ? 0 : 1;

@@ -75,7 +75,7 @@ static void cover(uint8_t **seen, const names_tensor *list, int count, const dec
 {
     for (int i = 0; i < d->parameter_count; i++)
         for (int k = 0; k < d->parameters[i]->piece_count; k++) {
-            const parameter_piece *q = &d->parameters[i]->pieces[k];
+            const parameter_block *q = &d->parameters[i]->pieces[k];
             int at = 0;
             while (at < count && strcmp(list[at].name, q->of.name))
                 at++;
@@ -240,7 +240,7 @@ TEST(keys_and_values_of_latents_are_stacked_by_head)
         assert_int_equal(l->kv_up->rows, 3 * (10 + 9));
         assert_int_equal(l->kv_up->piece_count, 6);
         for (int i = 0; i < 6; i++) {
-            const parameter_piece *q = &l->kv_up->pieces[i];
+            const parameter_block *q = &l->kv_up->pieces[i];
             const int head = i % 3, value = i / 3;
             assert_string_equal(q->of.name, "model.layers.1.self_attn.kv_b_proj.weight");
             assert_int_equal(q->of.global[0], 6 * (10 + 9));

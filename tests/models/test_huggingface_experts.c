@@ -146,7 +146,7 @@ TEST(a_routers_loss_is_added_where_its_logits_are_asked_for)
 TEST(experts_are_found_alone_or_stacked)
 {
     model_shape s;
-    names_place at;
+    names_slice at;
     int count;
     assert_int_equal(parse(&s, MIXTRAL("\"use_cache\":true")), STATUS_OK);
     names_tensor *list = names_list(&count, &s), *up = NULL;
@@ -154,15 +154,15 @@ TEST(experts_are_found_alone_or_stacked)
         if (!strcmp(list[i].name, "model.layers.1.block_sparse_moe.experts.2.w3.weight"))
             up = &list[i];
     assert_non_null(up);
-    assert_true(names_place_of(&at, &s, up, 0));
+    assert_true(names_slice_of(&at, &s, up, 0));
     assert_string_equal(at.name, up->name);
     assert_true(at.first == 0 && at.rows == 100 && at.stacked == 0);
-    assert_true(names_place_of(&at, &s, up, 1));
+    assert_true(names_slice_of(&at, &s, up, 1));
     assert_string_equal(at.name, "model.layers.1.mlp.experts.gate_up_proj");
     assert_true(at.first == 500 && at.rows == 800 && at.stacked == 4);
-    assert_false(names_place_of(&at, &s, up, 2));
-    assert_true(names_place_of(&at, &s, &list[0], 0));
-    assert_false(names_place_of(&at, &s, &list[0], 1));
+    assert_false(names_slice_of(&at, &s, up, 2));
+    assert_true(names_slice_of(&at, &s, &list[0], 0));
+    assert_false(names_slice_of(&at, &s, &list[0], 1));
     names_free(list, count);
 }
 

@@ -122,7 +122,7 @@ comm_shape collective_together(int64_t *counts, const op *const *ops, int count)
 
 void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, const program *p, int index)
 {
-    const op *ops[COMM_PIECES], *o = p->ops[index];
+    const op *ops[COMM_SEGMENTS], *o = p->ops[index];
     int count = collective_bundle(ops, p, index);
     *scratch = *bytes = *messages = 0;
     if (count == 0)
@@ -140,7 +140,7 @@ void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, con
 
 int64_t collective_gathered(const program *p, int index)
 {
-    const op *ops[COMM_PIECES], *o = p->ops[index];
+    const op *ops[COMM_SEGMENTS], *o = p->ops[index];
     int count = collective_bundle(ops, p, index);
     if (count == 0)
         return 0;

@@ -11,8 +11,8 @@ comm_shape collective_shape(const op *o, const int64_t *counts);
 /* Offset in bytes from the start of its tensors to the communicated data. */
 int64_t collective_offset(const op *o);
 bool collective_has_parts(const op *o);
-/* Ops that are launched as one: of the bundle that ends at op `last` of a program, into out[COMM_PIECES], and how many;
- * an op alone is a bundle of one; 0: the bundle ends later. */
+/* Ops that are launched as one: of the bundle that ends at op `last` of a program, into out[COMM_SEGMENTS], and how
+ * many; an op alone is a bundle of one; 0: the bundle ends later. */
 int collective_bundle(const op **out, const program *p, int last);
 /* The sizes of a bundle; counts[at.group_size] becomes the sums of its parts. */
 comm_shape collective_together(int64_t *counts, const op *const *ops, int count);

@@ -65,7 +65,7 @@ static void add_edge(groups *g, const op *o, const grid *at)
 /* Ops that are launched as one count as one. */
 static void note_use(groups_row *r, const program *p, int index)
 {
-    const op *ops[COMM_PIECES];
+    const op *ops[COMM_SEGMENTS];
     int64_t bytes = 0;
     for (int i = 0, count = collective_bundle(ops, p, index); i < count; i++) {
         comm_shape s = collective_shape(ops[i], NULL);

@@ -106,7 +106,7 @@ typedef struct span {
 } span;
 
 /* A piece of a parameter within the rows, or elements, that this rank owns. */
-static span piece_span(const storage *s, const parameter_piece *q)
+static span piece_span(const storage *s, const parameter_block *q)
 {
     const box *part = &q->of.part;
     span p = {.first = q->column,
@@ -203,7 +203,7 @@ static int find_matrices(matrix *out, const parameter *p)
 {
     int count = 0;
     for (int i = 0; i < p->piece_count; i++) {
-        const parameter_piece *q = &p->pieces[i];
+        const parameter_block *q = &p->pieces[i];
         const int side = q->transposed;
         matrix m = {q->of.name, {q->of.global[0], q->of.global[1]}, q->row, q->of.part.size[side], NULL};
         m.global[0] /= q->stacked ? q->stacked : 1;

@@ -64,24 +64,24 @@ static bool shards_gradient(const compiled *c, const parameter *p)
 
 /* ---- ownership --------------------------------------------------------------------------------------------------- */
 
-typedef struct share {
+typedef struct owned {
     int owner; /* the replica that owns all rows, or -1 */
     int64_t first, rows;
-} share;
+} owned;
 
-static share rows_of_owner(const parameter *p, int owner, int me, int ranks)
+static owned rows_of_owner(const parameter *p, int owner, int me, int ranks)
 {
-    share s = {.owner = owner, .rows = owner == me ? p->rows : 0};
+    owned s = {.owner = owner, .rows = owner == me ? p->rows : 0};
     if (owner < 0)
         shard_rows(&s.first, &s.rows, p->rows, ranks, me);
     return s;
 }
 
 /* Returns replica `me`'s share of a parameter. */
-static share divide(const compiled *c, const parameter *p, int me)
+static owned divide(const compiled *c, const parameter *p, int me)
 {
     if (!shares(c, p, CLASS_OPTIMIZER))
-        return (share){.owner = -1, .rows = p->rows};
+        return (owned){.owner = -1, .rows = p->rows};
     return rows_of_owner(p, c->owners[p->number], me, replicas_of(c, p));
 }
 
@@ -92,7 +92,7 @@ static bool compresses(const compiled *c, const parameter *p)
 }
 
 /* Returns the rows of a compressed gradient that replica `me` sums. */
-static share divide_sum(const compiled *c, const parameter *p, int me)
+static owned divide_sum(const compiled *c, const parameter *p, int me)
 {
     int ranks = replicas_of(c, p);
     if (shares(c, p, CLASS_OPTIMIZER))
@@ -251,7 +251,7 @@ static void describe_feedback(compiled *c, storage *s)
 {
     if (!compresses(c, s->of))
         return;
-    share sum = divide_sum(c, s->of, c->around.group[s->of->replicas].rank);
+    owned sum = divide_sum(c, s->of, c->around.group[s->of->replicas].rank);
     s->sum_owner = sum.owner;
     s->sum_first = sum.first;
     s->sum_rows = sum.rows;
@@ -280,7 +280,7 @@ static storage describe_parameter(compiled *c, const parameter *p)
     const compile_options *o = &c->options;
     if (p->counted)
         return describe_counted(c, p);
-    share own = divide(c, p, c->around.group[p->replicas].rank);
+    owned own = divide(c, p, c->around.group[p->replicas].rank);
     storage s = {.of = p,
                  .divided = shares(c, p, CLASS_OPTIMIZER),
                  .owner = own.owner,

@@ -34,16 +34,16 @@ static const char *label_of(compiled_program *out, const parameter *p, const cha
 enum { WINDOWS = 4, AHEAD = WINDOWS - 2, OPERANDS = STORAGE_STATES + 1 };
 
 /* Rows of a matrix, and each of its masters and states: where they are in host memory and in the arena. */
-typedef struct piece {
+typedef struct row_range {
     const storage *s;
     int64_t first, rows;
     tensor *host[OPERANDS], *arena[OPERANDS]; /* NULL where there is none */
-} piece;
+} row_range;
 
 typedef struct offload {
     compiled_program *out;
     const compiled *c;
-    piece *pieces;
+    row_range *pieces;
     int count, fetched;
     tensor *window[WINDOWS][OPERANDS]; /* apart, so that one is not waited for because of another */
 } offload;
@@ -84,7 +84,7 @@ static void divide_all(offload *o)
         for (int64_t first = 0, rows; first < all; first += rows) {
             rows = first + most < all ? most : all - first;
             if (o->pieces)
-                o->pieces[o->count] = (piece){.s = s, .first = first, .rows = rows};
+                o->pieces[o->count] = (row_range){.s = s, .first = first, .rows = rows};
             o->count++;
         }
     }
@@ -109,7 +109,7 @@ static void open_windows(offload *o)
 
 /* Returns `t` as if all of it were in the window, which begins with the piece's first row: callers only access the
  * piece's rows. */
-static tensor *in_window(const offload *o, tensor *window, const tensor *t, const piece *q)
+static tensor *in_window(const offload *o, tensor *window, const tensor *t, const row_range *q)
 {
     tensor *v = pool_alloc(&o->out->pool, sizeof *v);
     *v = *t;
@@ -123,7 +123,7 @@ static tensor *in_window(const offload *o, tensor *window, const tensor *t, cons
 static void load_from_host(offload *o)
 {
     int i = o->fetched++;
-    piece *q = &o->pieces[i];
+    row_range *q = &o->pieces[i];
     const char *label = label_of(o->out, q->s->of, "load_host");
     for (int k = 0; k < OPERANDS; k++) {
         tensor *t = operand(q->s, k);
@@ -162,7 +162,7 @@ static void offload_ahead(offload *o)
 static void offload_update(offload *o, tensor *const *gradient, tensor *control, tensor *max_logits)
 {
     for (int i = 0; i < o->count; i++) {
-        piece *q = &o->pieces[i];
+        row_range *q = &o->pieces[i];
         while (o->fetched < o->count && o->fetched <= i + AHEAD)
             load_from_host(o);
         storage *s = pool_alloc(&o->out->pool, sizeof *s);
@@ -204,7 +204,7 @@ typedef struct keeping {
 
 /* Parameters with gradients to be reduced together along one axis. */
 typedef struct bucket {
-    const parameter *of[COMM_PIECES];
+    const parameter *of[COMM_SEGMENTS];
     int count;
     int64_t bytes;
 } bucket;
@@ -426,7 +426,7 @@ static void reduce(update *u, const parameter *p, axis after)
     bucket *b = &u->buckets[a];
     b->of[b->count++] = p;
     b->bytes += p->rows * p->columns * dtype_bytes((dtype)d->type); /* all rows, however ranks divide them */
-    if (b->bytes >= u->c->options.layout.bucket || b->count == COMM_PIECES)
+    if (b->bytes >= u->c->options.layout.bucket || b->count == COMM_SEGMENTS)
         flush_bucket(u, a);
 }
 

@@ -8,23 +8,23 @@
 #include "memory/scope.h"
 
 /* A rectangle of the tensor: the part of a unit in one piece of one rank. */
-typedef struct share {
+typedef struct overlap {
     int unit, rank, piece;
     box part;
-} share;
+} overlap;
 
-typedef struct shares {
+typedef struct overlaps {
     checkpoint_piece *pieces; /* pieces of this rank */
-    share *list;              /* shares of all ranks, by unit, then rank, then piece */
+    overlap *list;            /* shares of all ranks, by unit, then rank, then piece */
     int count;
     int *first; /* [units + 1] */
-} shares;
+} overlaps;
 
 struct outer_move {
     const compiled *compiled;
     executor *executor;
     const outer *core;
-    shares given, held;
+    overlaps given, held;
 };
 
 /* ---- shares of all ranks ----------------------------------------------------------------------------------------- */
@@ -37,7 +37,7 @@ static int find_tensor(const outer_units *u, const char *name)
     return -1;
 }
 
-static bool intersect(share *out, const unit *u, const checkpoint_piece *p)
+static bool intersect(overlap *out, const unit *u, const checkpoint_piece *p)
 {
     bool matrix = p->of.dims > 1;
     box rows = {{u->first, 0}, {u->rows, matrix ? p->of.global[1] : 1}}, held = p->of.part;
@@ -47,12 +47,12 @@ static bool intersect(share *out, const unit *u, const checkpoint_piece *p)
 
 static int compare_shares(const void *a, const void *b)
 {
-    const share *x = a, *y = b;
+    const overlap *x = a, *y = b;
     int by_unit = (x->unit > y->unit) - (x->unit < y->unit), by_rank = (x->rank > y->rank) - (x->rank < y->rank);
     return by_unit ? by_unit : by_rank ? by_rank : (x->piece > y->piece) - (x->piece < y->piece);
 }
 
-static int list_mine(share **out, const outer *o, const checkpoint_piece *pieces, int count)
+static int list_mine(overlap **out, const outer *o, const checkpoint_piece *pieces, int count)
 {
     int n = 0;
     *out = NULL;
@@ -60,7 +60,7 @@ static int list_mine(share **out, const outer *o, const checkpoint_piece *pieces
         int wanted = find_tensor(&o->units, pieces[i].of.name);
         MUST(wanted >= 0, "%s is no tensor of the model", pieces[i].of.name);
         for (int u = 0; u < o->units.count; u++) {
-            share s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
+            overlap s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
             if (o->units.list[u].tensor == wanted && intersect(&s, &o->units.list[u], &pieces[i]))
                 APPEND(*out, n) = s;
         }
@@ -69,7 +69,7 @@ static int list_mine(share **out, const outer *o, const checkpoint_piece *pieces
 }
 
 /* Gathers the shares of all ranks on every rank. */
-static void share_lists(shares *s, const outer *o, share *mine, int count)
+static void gather_lists(overlaps *s, const outer *o, overlap *mine, int count)
 {
     int ranks = comm_ranks(o->world), me = comm_rank(o->world), at = 0;
     AUTO_FREE int *counts = must_alloc((unsigned long)ranks * sizeof *counts);
@@ -93,7 +93,7 @@ static void share_lists(shares *s, const outer *o, share *mine, int count)
     }
 }
 
-static void open_shares(shares *s, const outer_move *m, const state_section *sections, int count, bool writing)
+static void open_overlaps(overlaps *s, const outer_move *m, const state_section *sections, int count, bool writing)
 {
     int pieces = 0;
     for (int i = 0; i < count; i++) {
@@ -103,9 +103,9 @@ static void open_shares(shares *s, const outer_move *m, const state_section *sec
         memcpy(s->pieces + pieces, list, (size_t)more * sizeof *list);
         pieces += more;
     }
-    AUTO_FREE share *mine = NULL;
+    AUTO_FREE overlap *mine = NULL;
     int n = list_mine(&mine, m->core, s->pieces, pieces);
-    share_lists(s, m->core, mine, n);
+    gather_lists(s, m->core, mine, n);
 }
 
 /* Checks that exactly one rank gives each element of every unit. */
@@ -129,14 +129,14 @@ status outer_move_open(outer_move **out, const compiled *k, executor *e, const o
     const state_section sections[] = {STATE_MODEL, STATE_MASTER};
     int apart = optimizer_has_master(&k->options);
     *m = (outer_move){.compiled = k, .executor = e, .core = core};
-    open_shares(&m->given, m, &sections[apart], 1, true);
-    open_shares(&m->held, m, sections, 1 + apart, false);
+    open_overlaps(&m->given, m, &sections[apart], 1, true);
+    open_overlaps(&m->held, m, sections, 1 + apart, false);
     TRY(check_given(m));
     *out = TAKE(m);
     return STATUS_OK;
 }
 
-static void free_shares(shares *s)
+static void free_overlaps(overlaps *s)
 {
     free(s->pieces);
     free(s->list);
@@ -147,15 +147,15 @@ void outer_move_close(outer_move *m)
 {
     if (!m)
         return;
-    free_shares(&m->given);
-    free_shares(&m->held);
+    free_overlaps(&m->given);
+    free_overlaps(&m->held);
     free(m);
 }
 
 /* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 /* Copies a share's elements between a piece and a row-major block; `to_piece` says which way. */
-static void copy_piece(const outer_move *m, const checkpoint_piece *p, const share *s, const box_memory *block,
+static void copy_piece(const outer_move *m, const checkpoint_piece *p, const overlap *s, const box_memory *block,
                        bool to_piece)
 {
     executor *e = m->executor;
@@ -175,7 +175,7 @@ static void copy_piece(const outer_move *m, const checkpoint_piece *p, const sha
 }
 
 /* Returns the memory of a share within its unit's values: its start and row layout. */
-static box_memory place(float *values, const outer_move *m, const share *s)
+static box_memory place(float *values, const outer_move *m, const overlap *s)
 {
     const unit *u = &m->core->units.list[s->unit];
     int64_t columns = u->elements / u->rows;
@@ -184,7 +184,7 @@ static box_memory place(float *values, const outer_move *m, const share *s)
 }
 
 /* Returns the memory of a share's elements alone, in the scratch. */
-static box_memory packed(const outer_move *m, const share *s)
+static box_memory packed(const outer_move *m, const overlap *s)
 {
     return (box_memory){m->core->memory.scratch, DTYPE_FP32, {s->part.size[1], 1}};
 }
@@ -213,7 +213,7 @@ void outer_move_gather(outer_move *m, float *values, int u)
 {
     int me = comm_rank(m->core->world), owner = m->core->units.owner[u];
     for (int i = m->given.first[u]; i < m->given.first[u + 1]; i++) {
-        const share *s = &m->given.list[i];
+        const overlap *s = &m->given.list[i];
         int64_t count = box_volume(2, s->part.size);
         box_memory scratch = packed(m, s), to = owner == me ? place(values, m, s) : scratch;
         if (s->rank == me)
@@ -231,7 +231,7 @@ void outer_move_scatter(outer_move *m, int u, const float *values)
 {
     int me = comm_rank(m->core->world), owner = m->core->units.owner[u];
     for (int i = m->held.first[u]; i < m->held.first[u + 1]; i++) {
-        const share *s = &m->held.list[i];
+        const overlap *s = &m->held.list[i];
         int64_t count = box_volume(2, s->part.size);
         box_memory scratch = packed(m, s), from = owner == me ? place((float *)(uintptr_t)values, m, s) : scratch;
         if (owner == me && s->rank != me) {

@@ -35,7 +35,7 @@ struct node_copies {
     int to, round; /* rank that gets a copy of this one's share, and its round; -1: only one node */
     int *from;     /* [rounds] the rank that sends its share in that round; -1: none */
     int rounds;
-    share_place place;     /* the run's place in this node's memory; folder NULL: no secret yet */
+    share_source place;    /* the run's place in this node's memory; folder NULL: no secret yet */
     int held;              /* this node's folder, open and locked by its first rank; -1: not held */
     char *id_file;         /* RUN/memory */
     char id[MANIFEST_RUN]; /* id of the start that owns valid copies; "": none */
@@ -266,7 +266,7 @@ void node_copies_close(node_copies *k)
     free(k);
 }
 
-const share_place *node_copies_place(const node_copies *k)
+const share_source *node_copies_place(const node_copies *k)
 {
     return &k->place;
 }

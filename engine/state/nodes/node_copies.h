@@ -23,7 +23,7 @@
 #include "parallel/comm/comm.h"
 
 typedef struct node_copies node_copies;
-typedef struct share_place share_place; /* engine/checkpoint/share.h */
+typedef struct share_source share_source; /* engine/checkpoint/share.h */
 
 /* Finds the nodes of a job, and reads RUN/memory. */
 status node_copies_open(node_copies **out, comm *world, const char *run_folder);
@@ -45,7 +45,7 @@ status node_copies_begin(node_copies *k, const char *id, int64_t bytes);
 /* Returns the bytes of this rank's and the neighbour's copies, two generations. Not collective. */
 int64_t node_copies_bytes(const node_copies *k);
 /* Returns the folder where shares are written, and the secret that seals them. Not collective. */
-const share_place *node_copies_place(const node_copies *k);
+const share_source *node_copies_place(const node_copies *k);
 
 /* Sends the shares of checkpoint `name`, written by all ranks, to the neighbours, and then removes older ones. */
 status node_copies_spread(node_copies *k, const char *name);

@@ -76,7 +76,7 @@ static owner_rows rows_of(const parameter *p, int64_t first, int64_t rows)
 
 /* Returns the rectangle where piece `q` and rows `among` of parameter `p` intersect; false if empty. A vector's piece
  * is among them whole or not at all. */
-static bool intersect(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, owner_rows among,
+static bool intersect(checkpoint_piece *out, const parameter *p, const parameter_block *q, held h, owner_rows among,
                       char *arena)
 {
     dtype type = (dtype)h.t->type;
@@ -265,7 +265,7 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
 {
     memset(out, 0, (size_t)p->columns * sizeof *out);
     for (int k = 0; k < p->piece_count; k++) {
-        const parameter_piece *q = &p->pieces[k];
+        const parameter_block *q = &p->pieces[k];
         const box *part = &q->of.part;
         int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
         int64_t count = p->vector ? part->size[0] : part->size[in_dim];
@@ -332,7 +332,7 @@ void state_initialise(const compiled *c, executor *e, uint64_t seed)
             initialise(c, e, &c->storage[c->model.parameters[i]->number], seed);
 }
 
-static const parameter_piece *find_piece(const parameter **of, const decoder *model, const char *name)
+static const parameter_block *find_piece(const parameter **of, const decoder *model, const char *name)
 {
     for (int i = 0; i < model->parameter_count; i++) {
         const parameter *p = model->parameters[i];
@@ -347,7 +347,7 @@ static const parameter_piece *find_piece(const parameter **of, const decoder *mo
 }
 
 /* Elements are numbered as [out, in]: draws a tensor stored as [in, out] one of its rows at a time. */
-static void draw_transposed(float *out, const parameter *p, const parameter_piece *q, int64_t first, int64_t rows,
+static void draw_transposed(float *out, const parameter *p, const parameter_block *q, int64_t first, int64_t rows,
                             uint64_t seed)
 {
     AUTO_FREE float *drawn = must_alloc((unsigned long)rows * sizeof *drawn);
@@ -361,7 +361,7 @@ static void draw_transposed(float *out, const parameter *p, const parameter_piec
 void state_initial_rows(float *out, const decoder *model, const char *name, int64_t first, int64_t rows, uint64_t seed)
 {
     const parameter *p = NULL;
-    const parameter_piece *q = find_piece(&p, model, name);
+    const parameter_block *q = find_piece(&p, model, name);
     int64_t columns = q->of.dims > 1 ? q->of.global[1] : 1;
     if (q->transposed)
         draw_transposed(out, p, q, first, rows, seed);

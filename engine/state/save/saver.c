@@ -38,7 +38,7 @@ struct saver {
     checkpoint_writer *writer;
     checkpoint_publisher *publisher; /* rank 0's */
     saver_facts last;                /* `refused` and `seconds` are shared with the thread, under the lock */
-    const share_place *memory;       /* folder of shares in memory; NULL: the run's checkpoints */
+    const share_source *memory;      /* folder of shares in memory; NULL: the run's checkpoints */
     char *buffer;                    /* the writer's buffer */
     json_t *meta;
     double stall;
@@ -354,7 +354,7 @@ void saver_close(saver *s)
 
 /* ---- saving ----------------------------------------------------------------------------------------------------- */
 
-void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory)
+void saver_begin(saver *s, int64_t step, json_t *meta, const share_source *memory)
 {
     double began = clock_seconds();
     MUST(s->stage == NONE, "%s is still being saved", s->last.name);

@@ -17,7 +17,7 @@
 #include "engine/run/executor.h"
 
 typedef struct saver saver;
-typedef struct share_place share_place; /* engine/checkpoint/share.h */
+typedef struct share_source share_source; /* engine/checkpoint/share.h */
 
 typedef struct saver_options {
     const compiled *compiled;
@@ -49,7 +49,7 @@ AUTO_CLOSES(saver, saver_close)
 /* Starts to save the state after `step`; takes `meta` (rank 0's, else NULL). No save may be in progress. With `memory`,
  * which must outlive the save, sealed shares are written there, in this node's memory, and no checkpoint is
  * published. */
-void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory);
+void saver_begin(saver *s, int64_t step, json_t *meta, const share_source *memory);
 typedef enum saver_progress {
     SAVER_IDLE, /* no save in progress */
     SAVER_WORKING,

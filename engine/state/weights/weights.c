@@ -183,11 +183,11 @@ static status check_mxfp4(const weights *w, const stored_at *at, const names_ten
     return STATUS_OK;
 }
 
-/* Matches a tensor with the first of its possible locations (names_place_of) that the files have. */
+/* Matches a tensor with the first of its possible locations (names_slice_of) that the files have. */
 static status match_tensor(weights *w, int i)
 {
-    names_place at;
-    for (int which = 0; names_place_of(&at, &w->shape, &w->names[i], which); which++) {
+    names_slice at;
+    for (int which = 0; names_slice_of(&at, &w->shape, &w->names[i], which); which++) {
         w->stored[i] = (stored_at){find_stored(w, at.name), at.first, NULL};
         if (!w->stored[i].in)
             continue;

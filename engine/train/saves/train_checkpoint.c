@@ -274,7 +274,7 @@ status training_save_finish(training *t)
 }
 
 /* Saves into `memory`, or with NULL to the run's checkpoints. */
-static status save_to(training *t, const share_place *memory, bool last)
+static status save_to(training *t, const share_source *memory, bool last)
 {
     if (!t->saving.beside)
         seal_open();

@@ -182,7 +182,7 @@ static void launch_pieces(launch whole)
 {
     NCCL_MUST(ncclGroupStart());
     for (int i = 0; i < whole.call->piece_count; i++) {
-        const comm_piece *p = &whole.call->pieces[i];
+        const comm_segment *p = &whole.call->pieces[i];
         comm_call call = *whole.call;
         call.send = p->send;
         call.receive = p->receive;

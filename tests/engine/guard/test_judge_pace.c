@@ -16,13 +16,13 @@ static double uniform(uint64_t *state)
 
 /* Ranks 0 .. 3 have kinds of ops 0 and 1, the others 1 and 2; noise of 10%, and now and then a step that takes twice as
  * long. */
-static void fill(pace_share out[RANKS], int slow, double ratio, uint64_t *random)
+static void fill(pace_figures out[RANKS], int slow, double ratio, uint64_t *random)
 {
     for (int i = 0; i < RANKS; i++) {
         double noise = 0.95 + 0.1 * uniform(random);
         noise *= uniform(random) < 0.05 ? 2 : 1;
         noise *= i == slow ? ratio : 1;
-        out[i] = (pace_share){.waited = 0.5f};
+        out[i] = (pace_figures){.waited = 0.5f};
         out[i].seconds[1] = (float)(2e-3 * noise);
         out[i].seconds[i < 4 ? 0 : 2] = (float)(i < 4 ? 5e-3 * noise : 1e-4 * noise);
     }
@@ -31,7 +31,7 @@ static void fill(pace_share out[RANKS], int slow, double ratio, uint64_t *random
 static int first_named(int slow, double ratio, int steps, int *named_at)
 {
     pace_judge *j = pace_judge_open(RANKS);
-    pace_share shares[RANKS];
+    pace_figures shares[RANKS];
     uint64_t random = 88172645463325252u + (uint64_t)(slow + 1);
     int named = -1;
     for (int s = 1; s <= steps && named < 0; s++) {
@@ -67,7 +67,7 @@ TEST(who_recovers_is_told_once)
     pace_judge *j = pace_judge_open(2);
     int told = 0, again = 0;
     for (int s = 0; s < 200; s++) {
-        pace_share shares[2] = {{.seconds = {1}}, {.seconds = {s < 100 ? 1.5f : 1}}};
+        pace_figures shares[2] = {{.seconds = {1}}, {.seconds = {s < 100 ? 1.5f : 1}}};
         bool recovered;
         pace_judge_add(j, shares, sizeof *shares);
         for (int rank; (rank = pace_change(j, 1.15, &recovered)) >= 0;) {
@@ -84,7 +84,7 @@ TEST(who_recovers_is_told_once)
 TEST(ranks_with_nothing_in_common_are_not_compared)
 {
     pace_judge *j = pace_judge_open(2);
-    pace_share shares[2] = {{.seconds = {1}}, {.seconds = {0, 9}}};
+    pace_figures shares[2] = {{.seconds = {1}}, {.seconds = {0, 9}}};
     bool recovered;
     for (int s = 0; s < 100; s++)
         pace_judge_add(j, shares, sizeof *shares);

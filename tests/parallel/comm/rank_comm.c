@@ -367,7 +367,7 @@ static void every_kind_type_and_size(bench *b)
 enum { PIECES = 6 };
 
 /* Is piece i of a call of several what it would be alone? */
-static bool piece_is_correct(const job *j, const comm_piece *p)
+static bool piece_is_correct(const job *j, const comm_segment *p)
 {
     int n = comm_group_ranks(j->group), width = dtype_bytes(j->type);
     int64_t offset = 0, count = p->count;
@@ -389,11 +389,11 @@ static void check_together(bench *b, comm_group *g, comm_kind kind, dtype type, 
     static const int64_t sizes[PIECES] = {0, 1, 1021, 300001, 7, 40009};
     int n = comm_group_ranks(g), rank = comm_group_member(g, comm_group_me(g)), width = dtype_bytes(type);
     int64_t counts[PIECES][MOST_MEMBERS], sums[MOST_MEMBERS] = {0}, total = 0;
-    comm_piece pieces[PIECES];
+    comm_segment pieces[PIECES];
     for (int i = 0; i < PIECES; i++) {
         char *values = must_alloc((unsigned long)(sizes[i] * width) + 1);
         fill(values, type, 500u + (unsigned)i, rank, 0, sizes[i]);
-        pieces[i] = (comm_piece){.send = values, .receive = values, .count = sizes[i]};
+        pieces[i] = (comm_segment){.send = values, .receive = values, .count = sizes[i]};
         if (uneven)
             divide(counts[i], sizes[i], n, (unsigned)i);
         pieces[i].counts = uneven ? counts[i] : NULL;

@@ -103,7 +103,7 @@ static int *find_tensor(const tally *t, owner_role d, const char *name)
     return NULL;
 }
 
-static void meet_piece(const tally *t, owner_role d, const parameter *p, const parameter_piece *q, owner_rows rows)
+static void meet_piece(const tally *t, owner_role d, const parameter *p, const parameter_block *q, owner_rows rows)
 {
     int *met = find_tensor(t, d, q->of.name);
     int out = q->transposed ? 1 : 0;

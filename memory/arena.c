@@ -33,9 +33,9 @@ static int64_t number_in(const char *path, const char *name)
     return found;
 }
 
-/* Returns the bytes left by this process's group and all above it (control groups, version 2): their limits less
- * unreclaimable bytes (file pages are reclaimable). */
-static int64_t left_by_groups(void)
+/* This process's control group and all above it (version 2) leave their limits less unreclaimable bytes (file pages are
+ * reclaimable). */
+int64_t arena_available(void)
 {
     char line[1024], folder[1100] = "/sys/fs/cgroup", path[1200];
     AUTO(FILE) *file = fopen("/proc/self/cgroup", "re");
@@ -44,7 +44,7 @@ static int64_t left_by_groups(void)
             line[strcspn(line, "\n")] = 0;
             snprintf(folder, sizeof folder, "/sys/fs/cgroup%s", line + 3);
         }
-    int64_t left = INT64_MAX;
+    int64_t kib = number_in("/proc/meminfo", "MemAvailable:"), left = kib >= 0 ? kib * 1024 : INT64_MAX;
     for (;;) {
         snprintf(path, sizeof path, "%s/memory.max", folder);
         int64_t limit = number_in(path, "");
@@ -56,13 +56,6 @@ static int64_t left_by_groups(void)
             return left;
         *slash = 0;
     }
-}
-
-int64_t arena_available(void)
-{
-    int64_t kib = number_in("/proc/meminfo", "MemAvailable:");
-    int64_t left = left_by_groups();
-    return kib >= 0 && kib * 1024 < left ? kib * 1024 : left;
 }
 
 status arena_open(arena **out, int64_t bytes)

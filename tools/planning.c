@@ -16,15 +16,6 @@
 #include "memory/scope.h"
 #include "tools/series.h"
 
-/* Returns train.threads or, as a training rank would choose, the machine's cores divided by the ranks of a node. */
-static int threads_of_rank(const config *c, int ranks, int node_ranks)
-{
-    if (c->train.threads > 0)
-        return c->train.threads;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN) / (ranks < node_ranks ? ranks : node_ranks);
-    return cores > 0 ? (int)cores : 1;
-}
-
 planning_run planning_run_of(const char *folder)
 {
     planning_run run = {0};
@@ -60,7 +51,10 @@ const op_backend *planning_backend(const config *c, const planning_run *run)
 
 status planning_options(compile_options *out, const config *c, const grid *g, const planning_run *run, int node_ranks)
 {
-    TRY(compile_options_from(out, c, g, planning_backend(c, run), threads_of_rank(c, g->ranks, node_ranks)));
+    /* as a training rank would choose: the machine's cores divided by the ranks of a node */
+    long cores = sysconf(_SC_NPROCESSORS_ONLN) / (g->ranks < node_ranks ? g->ranks : node_ranks);
+    int threads = c->train.threads > 0 ? c->train.threads : cores > 0 ? (int)cores : 1;
+    TRY(compile_options_from(out, c, g, planning_backend(c, run), threads));
     out->evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     return STATUS_OK;
 }

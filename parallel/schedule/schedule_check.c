@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/exchange.h"
 
 /* The index of each action of one (global chunk, micro-batch) in its stage's list; -1: none. */
@@ -88,25 +89,23 @@ static status check_ascending(const schedule *s)
         1u << ACTION_BACKWARD | 1u << ACTION_BACKWARD_INPUT,
         1u << ACTION_BACKWARD | 1u << ACTION_BACKWARD_WEIGHT,
     };
-    status result = STATUS_OK;
     int chunks = s->chunks + s->shared;
-    int *last = must_alloc(sizeof *last * chunks * ORDERS);
-    for (int stage = 0; stage < s->stages && result == STATUS_OK; stage++) {
+    AUTO_FREE int *last = must_alloc(sizeof *last * chunks * ORDERS);
+    for (int stage = 0; stage < s->stages; stage++) {
         memset(last, 0xff, sizeof *last * chunks * ORDERS); /* -1 */
-        for (int i = 0; i < s->counts[stage] && result == STATUS_OK; i++) {
+        for (int i = 0; i < s->counts[stage]; i++) {
             action a = s->actions[stage][i];
-            for (int order = 0; order < ORDERS && result == STATUS_OK; order++) {
+            for (int order = 0; order < ORDERS; order++) {
                 int *before = &last[a.chunk * ORDERS + order];
                 if (!(of_kind[order] >> a.kind & 1))
                     continue;
                 if (a.microbatch < *before)
-                    result = fail_at(s, stage, i, "out of order, it comes after micro-batch", *before);
+                    return fail_at(s, stage, i, "out of order, it comes after micro-batch", *before);
                 *before = a.microbatch;
             }
         }
     }
-    free(last);
-    return result;
+    return STATUS_OK;
 }
 
 /* True if any action of `kinds` of this chunk and micro-batch has been replayed. */

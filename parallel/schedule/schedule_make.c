@@ -433,14 +433,16 @@ static void make_of_blocks(schedule *out, schedule_kind kind)
     unsigned long n = 2 * (unsigned long)out->stages;
     int actions = 3 * out->chunks * out->microbatches;
     AUTO_FREE simulate_cost *costs = must_alloc(n * sizeof *costs);
-    double *holds = must_alloc(n * sizeof *holds), *limit = must_alloc(n * sizeof *limit), best = -1;
+    AUTO_FREE double *holds = must_alloc(n * sizeof *holds), *limit = must_alloc(n * sizeof *limit);
+    double best = -1;
     for (unsigned long i = 0; i < n; i++) {
         costs[i] = (simulate_cost){1, 1, 1};
         holds[i] = 1;
         limit[i] = 2 * kinds[kind].holds(out->stages);
     }
     weave_terms terms = {.costs = costs, .holds = holds, .defers = holds, .limit = limit};
-    schedule order, woven;
+    RELEASED_BY(schedule_free) schedule order = {0};
+    RELEASED_BY(schedule_free) schedule woven = {0};
     schedule_alloc(&order, kind, schedule_map(out), out->microbatches, actions);
     schedule_alloc(&woven, kind, schedule_map(out), out->microbatches, actions);
     for (int i = 0; i < BLOCKS; i++) {
@@ -454,10 +456,6 @@ static void make_of_blocks(schedule *out, schedule_kind kind)
         woven = kept;
     }
     MUST(best >= 0, "%s: no block for %d stages", schedule_name(kind), out->stages);
-    schedule_free(&order);
-    schedule_free(&woven);
-    free(holds);
-    free(limit);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */

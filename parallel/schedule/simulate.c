@@ -136,27 +136,24 @@ status simulate_run(simulation *out, const schedule *s, const simulate_cost *cos
     for (long i = 0; i < pairs; i++)
         forward[i] = cotangent[i] = -1;
 
-    simulation sim = {.schedule = s};
+    RELEASED_BY(simulate_free) simulation sim = {.schedule = s};
     sim.stages = must_calloc(s->stages, sizeof *sim.stages);
     sim.spans = must_calloc(s->stages, sizeof *sim.spans);
     for (int stage = 0; stage < s->stages; stage++)
         sim.spans[stage] = must_calloc(s->counts[stage] + 1, sizeof **sim.spans);
-    status result = run_all(&r, &sim);
-    if (result == STATUS_OK) {
-        double idle = 0;
-        for (int stage = 0; stage < s->stages; stage++) {
-            simulate_stage *st = &sim.stages[stage];
-            st->idle = sim.length - st->busy;
-            st->bubble = sim.length > 0 ? st->idle / sim.length : 0;
-            idle += st->idle;
-            measure_memory(st, s, stage, weight_share);
-        }
-        sim.bubble = sim.length > 0 ? idle / (s->stages * sim.length) : 0;
-        *out = sim;
-    } else {
-        simulate_free(&sim);
+    TRY(run_all(&r, &sim));
+    double idle = 0;
+    for (int stage = 0; stage < s->stages; stage++) {
+        simulate_stage *st = &sim.stages[stage];
+        st->idle = sim.length - st->busy;
+        st->bubble = sim.length > 0 ? st->idle / sim.length : 0;
+        idle += st->idle;
+        measure_memory(st, s, stage, weight_share);
     }
-    return result;
+    sim.bubble = sim.length > 0 ? idle / (s->stages * sim.length) : 0;
+    *out = sim;
+    sim = (simulation){0};
+    return STATUS_OK;
 }
 
 status simulate_uniform(simulation *out, const schedule *s, simulate_cost cost, double hop, double weight_share)

@@ -149,13 +149,6 @@ static status read_rank(reading *r)
     return STATUS_OK;
 }
 
-/* Shows all ranks of a small run, and the first rank of each stage of a large one. */
-static bool shown(const grid *all, int rank)
-{
-    grid g = grid_of(all, rank);
-    return all->ranks <= MOST_RANKS || grid_leads(&g, AXIS_PIPELINE);
-}
-
 static status add_rank(picture *out, picture_names *names, const char *run, int64_t *step, const compile_options *all,
                        int rank)
 {
@@ -214,9 +207,11 @@ status timeline_measure(picture *out, bool *traced, picture_names *names, const 
     AUTO_FREE char *first = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, 0);
     *traced = access(first, F_OK) == 0;
     status s = STATUS_OK;
-    for (int rank = 0; *traced && s == STATUS_OK && rank < o->grid.ranks; rank++)
-        if (shown(&o->grid, rank))
+    for (int rank = 0; *traced && s == STATUS_OK && rank < o->grid.ranks; rank++) {
+        grid g = grid_of(&o->grid, rank);
+        if (g.ranks <= MOST_RANKS || grid_leads(&g, AXIS_PIPELINE)) /* of a large run, the first of each stage */
             s = add_rank(out, names, run, &step, o, rank);
+    }
     if (s != STATUS_OK || !*traced)
         return s;
     out->name = must_format("measured, step %lld", (long long)step);

@@ -19,16 +19,6 @@ static const struct {
               {"temporary", "#d9d9d9", -1, -1}};
 enum { LAYERS = sizeof layers / sizeof *layers, FLAT = LAYERS - 2 };
 
-/* Returns the height of layers 0 to `layer` at a moment, in bytes. */
-static int64_t bytes_up_to(const picture_row *r, const picture_moment *m, int layer)
-{
-    int64_t sum = 0;
-    for (int k = 0; k <= layer && k < FLAT; k++)
-        for (int c = layers[k].first; c <= layers[k].last; c++)
-            sum += r->class_bytes[c];
-    return sum + (layer >= FLAT ? m->kept : 0) + (layer > FLAT ? m->rest : 0);
-}
-
 /* One row of the picture: the position of its ground, and the pixels of a microsecond and of a byte. */
 typedef struct band {
     const picture_row *row;
@@ -42,8 +32,11 @@ static void write_layer(FILE *out, const band *b, int layer)
     fprintf(out, "<path fill=\"%s\" d=\"M%d %.1f", layers[layer].colour, LEFT, b->ground);
     for (int i = 0; i < b->count; i++) {
         double until = i + 1 < b->count ? b->moments[i + 1].begin * b->x_scale : WIDTH;
-        fprintf(out, "V%.1fH%.1f", b->ground - (double)bytes_up_to(b->row, &b->moments[i], layer) * b->y_scale,
-                LEFT + until);
+        int64_t height = (layer >= FLAT ? b->moments[i].kept : 0) + (layer > FLAT ? b->moments[i].rest : 0);
+        for (int k = 0; k <= layer && k < FLAT; k++)
+            for (int c = layers[k].first; c <= layers[k].last; c++)
+                height += b->row->class_bytes[c];
+        fprintf(out, "V%.1fH%.1f", b->ground - (double)height * b->y_scale, LEFT + until);
     }
     fprintf(out, "V%.1fZ\"/>\n", b->ground);
 }

@@ -191,14 +191,6 @@ static json_t *actions_of(const picture_row *r, double length, picture_names *na
     return list;
 }
 
-static json_t *spans_of(const picture_row *r)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < r->span_count; i++)
-        append_span(list, &r->spans[i]);
-    return list;
-}
-
 /* Returns the transfers of at least `least` microseconds: if there are many, a ten-thousandth of the step. */
 static json_t *transfers_of(const picture_row *r, double least)
 {
@@ -273,9 +265,11 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
     for (int i = 0; i < p->count; i++) {
         picture_row *r = &p->rows[i];
         qsort(r->transfers, (size_t)r->transfer_count, sizeof *r->transfers, by_begin);
+        json_t *shown = many ? actions_of(r, p->length, &all) : json_array();
+        for (int k = 0; !many && k < r->span_count; k++)
+            append_span(shown, &r->spans[k]);
         json_t *row = json_pack("{s:s, s:o, s:o, s:o}", "name", r->name, "kinds", kinds_of(r->kinds, PICTURE_KINDS),
-                                "spans", many ? actions_of(r, p->length, &all) : spans_of(r), "transfers",
-                                transfers_of(r, many ? p->length / 10000 : 0));
+                                "spans", shown, "transfers", transfers_of(r, many ? p->length / 10000 : 0));
         if (r->ops > 0)
             json_object_set_new(row, "memory", memory_of(r, p->length));
         json_array_append_new(rows, row);

@@ -129,29 +129,6 @@ static json_t *object_of(const config *c, const plan *p, const char *file)
     return object;
 }
 
-/* Plans as `phalanx plan` does, on the run's ranks and device. */
-static status plan_of(json_t **out, config *c, const planning_run *run, const char *folder)
-{
-    grid g;
-    compile_options o;
-    reserve beside;
-    RELEASED_BY(profile_free) profile prices = {0};
-    RELEASED_BY(plan_free) plan p = {0};
-    TRY(weights_configure(c));
-    TRY(config_lay_out(&g, c, run->ranks, 0));
-    TRY(planning_reserve(&beside, folder));
-    TRY(profile_open(&prices, planning_device(c, run)));
-    prices.reserve = &beside;
-    TRY(planning_options(&o, c, &g, run, prices.node_ranks));
-    TRY(plan_make(&p, &o, &prices, false, -1));
-    TRY(plan_price_order(&p));
-    AUTO_FREE char *file = must_format("%s/config.yaml", folder);
-    *out = object_of(c, &p, file);
-    json_object_set_new(*out, "command",
-                        json_sprintf("phalanx plan %s --ranks %d --device %s", file, g.ranks, planning_device(c, run)));
-    return STATUS_OK;
-}
-
 /* Plans the run in `folder`, on the ranks and the device of its latest start. The caller owns the result: the object of
  * `plan --json`, with `command`, which prints the same, and timeline: {length, shown, kinds, stages: [{bubble,
  * in_flight, seconds: [[name, seconds], ...], spans: [[kind, chunk, micro-batch, start, end], ...]}]}: `length` is the
@@ -159,11 +136,28 @@ static status plan_of(json_t **out, config *c, const planning_run *run, const ch
  * `shown`. */
 static status plan_run(json_t **out, const char *folder)
 {
+    grid g;
+    compile_options o;
+    reserve beside;
     RELEASED_BY(config_free) config c = {0};
+    RELEASED_BY(profile_free) profile prices = {0};
+    RELEASED_BY(plan_free) plan p = {0};
     const planning_run run = planning_run_of(folder);
-    AUTO_FREE char *path = must_format("%s/config.yaml", folder);
-    TRY(config_load(&c, path, 0, NULL));
-    return plan_of(out, &c, &run, folder);
+    AUTO_FREE char *file = must_format("%s/config.yaml", folder);
+    TRY(config_load(&c, file, 0, NULL));
+    TRY(weights_configure(&c));
+    TRY(config_lay_out(&g, &c, run.ranks, 0));
+    TRY(planning_reserve(&beside, folder));
+    TRY(profile_open(&prices, planning_device(&c, &run)));
+    prices.reserve = &beside;
+    TRY(planning_options(&o, &c, &g, &run, prices.node_ranks));
+    TRY(plan_make(&p, &o, &prices, false, -1));
+    TRY(plan_price_order(&p));
+    *out = object_of(&c, &p, file);
+    json_object_set_new(
+        *out, "command",
+        json_sprintf("phalanx plan %s --ranks %d --device %s", file, g.ranks, planning_device(&c, &run)));
+    return STATUS_OK;
 }
 
 enum { MOST_EVENTS = 400, MOST_HOSTS = 16, MOST_RANKS = 64, HOST_POINTS = 200 };
@@ -196,16 +190,6 @@ static void add_event(json_t *all, const char *kind, const json_t *line, const c
     json_t *time = json_object_get(line, "time"), *step = json_object_get(line, "step");
     json_array_append_new(
         all, json_pack("{s:s, s:O?, s:O?, s:s?}", "kind", kind, "time", time, "step", step, "words", words));
-}
-
-static void add_events(json_t *all, const char *folder)
-{
-    AUTO_FREE char *path = must_format("%s/events.jsonl", folder);
-    json_t *lines = series_lines(path, "event"), *line;
-    size_t i;
-    json_array_foreach(lines, i, line) add_event(all, json_string_value(json_object_get(line, "event")), line,
-                                                 json_string_value(json_object_get(line, "words")));
-    json_decref(lines);
 }
 
 /* Adds incidents as "frozen: rank 3 on node7: ...". */
@@ -243,7 +227,10 @@ static json_t *events_of(const char *folder, const json_t *steps)
     json_t *all = json_array(), *kept = json_array();
     const json_t *line;
     size_t number;
-    add_events(all, folder);
+    AUTO_FREE char *path = must_format("%s/events.jsonl", folder);
+    json_auto_t *lines = series_lines(path, "event");
+    json_array_foreach(lines, number, line) add_event(all, json_string_value(json_object_get(line, "event")), line,
+                                                      json_string_value(json_object_get(line, "words")));
     add_incidents(all, folder);
     json_array_foreach((json_t *)steps, number, line) if (json_is_true(json_object_get(line, "skipped")))
         add_event(all, "skipped step", line, "a gradient was not finite: nothing changed");

@@ -35,7 +35,7 @@ bool compile_divides_vocabulary(const compile_options *o)
  * chunk. */
 static status divide_by_cost(int *counts, const compile_options *o, int all)
 {
-    flops_model f;
+    RELEASED_BY(flops_close) flops_model f = {0};
     flops_open(&f, &o->shape, o->sequence);
     double unit = f.kinds[0].products + f.kinds[0].attention;
     AUTO_FREE double *layers = must_alloc((unsigned long)o->shape.layers * sizeof *layers);
@@ -45,9 +45,7 @@ static status divide_by_cost(int *counts, const compile_options *o, int all)
     }
     const double heads = compile_divides_vocabulary(o) ? 0 : shape_head_passes(&o->shape) * f.head;
     partition_costs costs = {.layers = layers, .last = (heads + f.mtp.products + f.mtp.attention) / unit};
-    status s = partition_automatic(counts, &costs, o->shape.layers, all);
-    flops_close(&f);
-    return s;
+    return partition_automatic(counts, &costs, o->shape.layers, all);
 }
 
 status compile_divide_layers(int *counts, const compile_options *o)

@@ -6,6 +6,7 @@
 #include "kernels/grouped.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/decoder.h"
 #include "models/rope.h"
 
@@ -90,14 +91,11 @@ static flops_layer sum_layer(const recorder *r, int layer)
 /* Measures a layer, or the end recorded with it: which = layer or -1. */
 static flops_layer measure(const model_shape *s, int64_t sequence, int layer, int which)
 {
-    pool p = {0};
+    RELEASED_BY(pool_free) pool p = {0};
     decoder d;
-    recorder r;
+    RELEASED_BY(recorder_close) recorder r = {0};
     record_layer(&r, &p, &d, s, layer, sequence);
-    flops_layer sum = sum_layer(&r, which);
-    recorder_close(&r);
-    pool_free(&p);
-    return sum;
+    return sum_layer(&r, which);
 }
 
 void flops_open(flops_model *f, const model_shape *s, int64_t sequence)
@@ -134,11 +132,10 @@ int flops_layers_of(const flops_model *f, int kind, int first, int count)
 
 double flops_per_token(const model_shape *s, int64_t sequence)
 {
-    flops_model f;
+    RELEASED_BY(flops_close) flops_model f = {0};
     flops_open(&f, s, sequence);
     double sum = shape_head_passes(s) * f.head + f.mtp.products + f.mtp.attention;
     for (int k = 0; k < f.kind_count; k++)
         sum += (f.kinds[k].products + f.kinds[k].attention) * f.per_kind[k];
-    flops_close(&f);
     return 3 * sum;
 }

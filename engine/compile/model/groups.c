@@ -5,6 +5,7 @@
 
 #include "engine/compile/model/collective.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static groups_row *add_row(groups *g)
 {
@@ -34,15 +35,13 @@ int groups_of(const groups *g, const op *o, int me)
 
 static void add_axis(groups *g, const grid *at, axis a)
 {
-    int *members = must_alloc((unsigned long)at->ranks * sizeof *members);
+    AUTO_FREE int *members = must_alloc((unsigned long)at->ranks * sizeof *members);
     int count = grid_members(members, at, a);
-    if (count <= 1 || grid_index(at, a) < 0) {
-        free(members);
+    if (count <= 1 || grid_index(at, a) < 0)
         return;
-    }
     groups_row *r = add_row(g);
     r->a = a;
-    r->members = members;
+    r->members = TAKE(members);
     r->count = count;
 }
 

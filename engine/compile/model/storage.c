@@ -507,7 +507,7 @@ static int64_t saved_bytes(const compile_options *o, const parameter *p)
 int64_t storage_checkpoint_bytes(const compile_options *o)
 {
     const int first = 0, layers = o->shape.layers;
-    pool p = {0};
+    RELEASED_BY(pool_free) pool p = {0};
     decoder whole;
     decoder_layout layout = {.grid = recorder_alone(),
                              .compute = precision_compute(o->precision),
@@ -522,6 +522,5 @@ int64_t storage_checkpoint_bytes(const compile_options *o)
         for (int k = 0; k < q->piece_count && q->shares < 0; k++)
             sum += box_volume(q->pieces[k].of.dims, q->pieces[k].of.part.size) * saved_bytes(o, q);
     }
-    pool_free(&p);
     return sum;
 }

@@ -43,10 +43,9 @@ void plan_measure(plan_rank *out, const compiled *c)
             widest_bucket = c->higher[0][i].transient_bytes;
             out->arena_bucket = i + 1;
         }
-    groups asked;
+    RELEASED_BY(groups_free) groups asked = {0};
     groups_find(&asked, c);
     out->communicators = groups_communicators(&asked);
-    groups_free(&asked);
     out->graph_nodes = compile_graph_nodes(c);
     int64_t widest = 0;
     for (int i = 0; i < COMPILE_PROGRAMS; i++) {

@@ -107,19 +107,6 @@ static void open_windows(offload *o)
     }
 }
 
-/* Returns `t` as if all of it were in the window, which begins with the piece's first row: callers only access the
- * piece's rows. */
-static tensor *in_window(const offload *o, tensor *window, const tensor *t, const row_range *q)
-{
-    tensor *v = pool_alloc(&o->out->pool, sizeof *v);
-    *v = *t;
-    v->class = CLASS_TEMPORARY;
-    v->base = window;
-    v->offset = -q->first * t->pitch * dtype_bytes((dtype)t->type);
-    v->address = -1;
-    return v;
-}
-
 static void load_from_host(offload *o)
 {
     int i = o->fetched++;
@@ -129,7 +116,13 @@ static void load_from_host(offload *o)
         tensor *t = operand(q->s, k);
         if (!t)
             continue;
-        q->arena[k] = in_window(o, o->window[i % WINDOWS][k], t, q);
+        /* as if all of `t` were in the window, which begins with the piece's rows: only these are accessed */
+        tensor *v = q->arena[k] = pool_alloc(&o->out->pool, sizeof *v);
+        *v = *t;
+        v->class = CLASS_TEMPORARY;
+        v->base = o->window[i % WINDOWS][k];
+        v->offset = -q->first * t->pitch * dtype_bytes((dtype)t->type);
+        v->address = -1;
         q->host[k] = append_rows(o->out, t, q->first, q->rows);
         q->host[k]->base = NULL; /* a tensor of its own, independent of the matrix's other pieces */
         op copy = {.kind = OP_load_host, .in = {q->host[k]}};
@@ -242,12 +235,6 @@ static tensor *append_made(update *u, const parameter *p, const char *what, cons
     return append_op(u->out, PHASE_UPDATE, label_of(u->out, p, what), like, outputs, NULL)->out[which];
 }
 
-/* True if every rank gets the whole sum, in messages from the ranks that made it. */
-static bool gathers(const update *u, const parameter *p)
-{
-    return !u->c->storage[p->number].divided;
-}
-
 /* Returns how a gradient is encoded: in parts, one per rank that sums. */
 static op_attributes attributes_of(const update *u, const parameter *p)
 {
@@ -309,7 +296,7 @@ static void sum_messages(update *u, travelling *t)
     one.compression.messages = one.group_size;
     one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
     decode(u, t->p, t->message, into, &one);
-    if (!gathers(u, t->p))
+    if (s->divided)
         return;
     tensor *message = t->message; /* empty if another rank owns all */
     one.compression.messages = 0;
@@ -330,7 +317,7 @@ static void (*const steps[])(update *u, travelling *t) = {send, sum_messages, sp
 
 static bool advance(update *u, travelling *t)
 {
-    if (t->steps == (gathers(u, t->p) ? 3 : 2))
+    if (t->steps == (u->c->storage[t->p->number].divided ? 2 : 3)) /* ranks that divide nothing get the whole sum */
         return false;
     steps[t->steps++](u, t);
     return true;

@@ -122,7 +122,7 @@ void planning_load_print(FILE *out, const planning_load *l, const plan *p)
         const capacity_passes w = capacity_passes_of(&s, i);
         fprintf(
             out,
-            "    rung %d        room for %.2f x the mean (%d waves behind the first): %.3g plays a step, %.3g s each\n",
+            "    rung %d        room for %.2f x the mean (%d overflow passes): %.3g plays a step, %.3g s each\n",
             i, (double)capacity_rows(&w) * s.ranks / ((double)s.tokens * s.active), w.count, of->plays[i],
             p->bucket_seconds[i]);
     }

@@ -177,7 +177,7 @@ static const config_row rows[] = {
     INT_AT("parallel.context", parallel.size[GRID_CONTEXT], "1", 1, 65536, CHANGES,
         "ranks that share a sample's tokens; 2 x context divides train.sequence"),
     WORD_AT("parallel.context_balance", parallel.balance, balances, "halves", CHANGES, "what context ranks have of a "
-        "sample: halves, two runs each; documents, blocks of equal work under data.document_mask"),
+        "sample: halves, zig-zag shards; documents, blocks of equal work under data.document_mask"),
     INT(parallel.expert, "1", 1, 65536, CHANGES,
         "ranks that divide a layer's experts; divides tensor x context x data"),
     WORD(parallel.context_gather, gathers, "auto", CHANGES, "what context ranks gather of the others where attention "

@@ -133,7 +133,7 @@ static status open_file(int *out, const char *path, int64_t bytes)
     struct stat info;
     retry r = {0};
     int descriptor;
-    while ((descriptor = open(path, O_RDONLY | O_CLOEXEC)) < 0 || fstat(descriptor, &info) != 0) {
+    while ((descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0 || fstat(descriptor, &info) != 0) {
         int error = errno;
         if (descriptor >= 0)
             close(descriptor);

@@ -163,7 +163,7 @@ static status go_on(tensorboard *t, const char *folder)
         bool torn = !has_records_after(&file, whole);
         mapping_close(&file);
         if (whole > 0 && torn && (whole == all || truncate(t->path, whole) == 0))
-            t->descriptor = open(t->path, O_WRONLY | O_APPEND | O_CLOEXEC);
+            t->descriptor = open(t->path, O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);
     }
     if (t->descriptor < 0) {
         free(t->path);
@@ -177,7 +177,7 @@ static status begin(tensorboard *t, const char *folder, double wall_time)
     char host[256] = "localhost";
     (void)gethostname(host, sizeof host - 1);
     t->path = must_format("%s/" PREFIX "%010lld.%s.%d", folder, (long long)wall_time, host, (int)getpid());
-    t->descriptor = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    t->descriptor = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
     if (t->descriptor < 0)
         return status_fail(STATUS_FAILED, "cannot create %s: %s", t->path, strerror(errno));
     message event = {0};

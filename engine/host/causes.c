@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "engine/host/incident_log.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -19,7 +20,7 @@ enum { FRUITLESS = 8, SAME = 3, SAME_DATA = 2, LONGEST_WAIT = 64 };
 static FILE *open_in(const char *folder, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
-    FILE *f = fopen(path, "r");
+    FILE *f = reading_stream(path);
     MUST(f || errno != ENOMEM, "%s: out of host memory", path);
     return f;
 }

@@ -84,7 +84,7 @@ status incident_log_append(const char *folder, const incident *what)
     snprintf(path, sizeof path, "%.*s/" INCIDENTS_FILE, PATH_MAX - 32, folder);
     mkdir(folder, 0777); /* a run may fail before it has made its folder */
     TRY(lines_own(path));
-    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
     bool good = file >= 0 && atomic_write_all(file, l.text, (int64_t)l.used, -1) == (int64_t)l.used;
     int error = errno;
     if (file >= 0)

@@ -167,7 +167,7 @@ static status put_small(helper *h, object_store *s, int file, const manifest_fil
 static status put_file(helper *h, object_store *s, const manifest_file *f)
 {
     struct stat about;
-    AUTO_CLOSE file = openat(h->m->opened, f->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    AUTO_CLOSE file = openat(h->m->opened, f->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0)
         return status_fail(STATUS_FAILED, "%s cannot be opened: %s", f->name, strerror(errno));
     AUTO_FREE char *key = mirror_prefix_key(&h->m->prefix, h->m->to, f->name);
@@ -290,7 +290,7 @@ static status put_text(mirror *m, object_store *s, const char *name)
 {
     struct stat about;
     AUTO_FREE char *path = must_format("%s/%s", m->folder, name), *key = mirror_prefix_key(&m->prefix, name, NULL);
-    AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    AUTO_CLOSE file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size > m->part)
         return STATUS_OK;
     TRY(read_part(file, m->buffer[0], 0, about.st_size));

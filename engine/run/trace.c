@@ -375,6 +375,12 @@ static void write_op(trace *t, const compiled_program *p, const trace_marks *m, 
     }
 }
 
+static FILE *open_new(const char *path)
+{
+    int file = atomic_create(path, 0666);
+    return file < 0 ? NULL : fdopen(file, "w");
+}
+
 void trace_end(trace *t, const compiled_program *p, int64_t step)
 {
     t->on = false;
@@ -383,7 +389,7 @@ void trace_end(trace *t, const compiled_program *p, int64_t step)
         return;
     for (int i = 0; t->interface->times.stamp && i < 2 * p->list.count; i++)
         t->times[i] = t->interface->times.seconds(t->device, CLOCK_TRACE, 0, i);
-    if (!t->file && (t->file = fopen(t->path, "w")))
+    if (!t->file && (t->file = open_new(t->path)))
         write_head(t);
     int which = 0;
     while (which + 1 < COMPILE_PROGRAMS && compile_program_at((compiled *)t->compiled, which) != p)

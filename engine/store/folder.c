@@ -138,7 +138,7 @@ static status lock_folder(const fetch *f, int *lock)
     if (chmod(f->folder, 0700) != 0)
         return status_fail(STATUS_FAILED, "cannot keep files in %s: %s", f->folder, strerror(errno));
     AUTO_FREE char *path = must_format("%s/.lock", f->folder);
-    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    *lock = open(path, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0600);
     while (*lock >= 0 && flock(*lock, LOCK_EX) != 0)
         if (errno != EINTR) {
             close(*lock);

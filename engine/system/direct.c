@@ -163,10 +163,10 @@ status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, 
 {
     uint32_t found = 0;
     int64_t done = 0, now;
-    int descriptor = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC); /* reads past the cache, if possible */
+    int descriptor = open(path, O_RDONLY | O_DIRECT | O_NONBLOCK | O_CLOEXEC); /* reads past the cache, if possible */
     bool past_cache = descriptor >= 0;
     if (!past_cache && errno == EINVAL)
-        descriptor = open(path, O_RDONLY | O_CLOEXEC);
+        descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (descriptor < 0)
         return failed(error, "open", path);
     if (!past_cache) /* drops clean pages only: written bytes have been fsynced */

@@ -61,7 +61,7 @@ static status open_file(lines *l, int only)
 {
     if (!only)
         TRY(lines_own(l->path));
-    l->file = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | only, 0666);
+    l->file = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC | only, 0666);
     if (l->file < 0)
         return failed(l, errno);
     find_home(l);

@@ -108,7 +108,7 @@ static void read_text(holder *out, const char *text)
 static int read_holder(holder *out, const char *path)
 {
     char text[TEXT_BYTES];
-    AUTO_CLOSE descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     ssize_t got = descriptor < 0 ? -1 : read(descriptor, text, sizeof text - 1);
     if (got < 0)
         return errno;
@@ -251,7 +251,7 @@ static bool is_retired(const char *path, const holder *found)
 {
     char id[64] = "";
     AUTO_FREE char *ended = ended_path(path);
-    AUTO(FILE) *f = fopen(ended, "re");
+    AUTO(FILE) *f = reading_stream(ended);
     if (f && fgets(id, sizeof id, f))
         id[strcspn(id, "\n")] = 0;
     return *id && strcmp(id, found->id) == 0;

@@ -15,7 +15,7 @@ static bool try_map(mapping *out, bool *regular, const char *path)
 {
     struct stat info;
     void *data = NULL;
-    AUTO_CLOSE descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (descriptor < 0)
         return false;
     bool looked = fstat(descriptor, &info) == 0;

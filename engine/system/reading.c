@@ -54,7 +54,7 @@ bool reading_exactly(int file, void *to, int64_t offset, int64_t bytes)
 /* Returns false with errno if a call failed. */
 static bool try_at(int64_t *got, char *to, const char *path, int64_t offset, int64_t bytes)
 {
-    AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     ssize_t now = 1;
     *got = 0;
     while (file >= 0 && *got < bytes && now > 0) {
@@ -93,6 +93,19 @@ status reading_file(char **out, int64_t *bytes, const char *path)
     *out = all;
     *bytes = used;
     return STATUS_OK;
+}
+
+FILE *reading_stream(const char *path)
+{
+    struct stat info;
+    AUTO_CLOSE file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0 || fstat(file, &info) != 0)
+        return NULL;
+    errno = EINVAL;
+    FILE *out = S_ISREG(info.st_mode) ? fdopen(file, "r") : NULL;
+    if (out)
+        file = -1;
+    return out;
 }
 
 /* ---- folders ---- */

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/stat.h>
 
 #include "memory/status.h"
@@ -20,6 +21,10 @@ status reading_at(int64_t *got, void *to, const char *path, int64_t offset, int6
 
 /* Reads exactly these bytes of an open file; false with errno, which is 0 if the file ends before. */
 bool reading_exactly(int file, void *to, int64_t offset, int64_t bytes);
+
+/* Opens a regular file that others may have made, a line at a time; never waits, as for a FIFO's writer. NULL with
+ * errno: it cannot be opened, or is no file (EINVAL). */
+FILE *reading_stream(const char *path);
 
 /* The names in a folder, without . and .. */
 typedef struct reading_names {

@@ -141,10 +141,8 @@ static status check_shared_folder(training *t)
     bool first = comm_rank(t->world) == 0, there = false;
     status s = first && t->lock ? atomic_remove_all(t->folder, ".shared-") : STATUS_OK;
     if (first && s == STATUS_OK) {
-        FILE *f = fopen(name, "w");
-        if (f)
-            fclose(f);
-        else
+        AUTO_CLOSE file = atomic_create(name, 0666);
+        if (file < 0)
             s = status_fail(STATUS_FAILED, "%s cannot be written to: %s; check run.folder", t->folder, strerror(errno));
     }
     TRY(comm_all_status(all, s));

@@ -30,6 +30,12 @@ grep -rnE '#\s*if.*(CUDA|NVCC)' layers models engine tools --include='*.[ch]' &&
 grep -rnE 'CLOCK_REALTIME|gettimeofday|[^a-z_]time\((NULL|0)\)|st_[mca]tim|(cond_timedwait|sem_timedwait|mutex_timedlock)\(' \
     $rooms --include='*.[ch]' |
     grep -vE '^(memory/(clock\.h|outlet\.c)|engine/train/report/report\.c|engine/host/(incident_log|resources)\.c|engine/store/(s3/s3_request|blocks/blocks_disk)\.c):' && wrong=1
+# Files that others may have made are opened without waiting for the other end of a FIFO (O_NONBLOCK, reading_stream),
+# and written anew, never through a link (atomic_create). Files that a user names, and /proc, are listed here.
+grep -rnE '(^|[^a-z_])(open|openat)\(.*O_(RDONLY|WRONLY|RDWR)' $rooms --include='*.[ch]' |
+    grep -vE 'O_(NONBLOCK|DIRECTORY|EXCL|PATH)|^(engine/(files/output|islands/(wire/keys|meet/etcd)|text/source)|memory/(fault|seal)|tools/(phalanx|supervise/(children|supervise)))\.c:' && wrong=1
+grep -rnE '(^|[^a-z_])fopen\(' $rooms --include='*.[ch]' |
+    grep -vE '^(engine/(compile/plan/load|config/config_read|host/resources)|memory/(arena|machine)|tools/(data/inputs|generate|supervise/(children|hosts)))\.c:' && wrong=1
 # What a merge leaves of two versions. (A line of = alone underlines titles, too.)
 merged=$(grep -rnE '^(<<<<<<<|>>>>>>>) ' . --exclude-dir='build*' --exclude-dir=.git --exclude-dir=runs --exclude-dir=corpus --include='*.*' --include=Makefile)
 [ -z "$merged" ] || { echo "$merged: a conflict that nobody decided"; wrong=1; }

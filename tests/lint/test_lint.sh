@@ -123,6 +123,9 @@ refuses a_precision_asked_by_name engine/train/train.c \
 refuses a_figure_of_a_device_elsewhere engine/compile/step/recompute.c 'static const double sample = 989e12;' \
     "belongs to kernels/table/devices.def" "$here/types.sh $copy"
 refuses raw_cuda kernels/cuda/reduce.cu '__shared__ float sample[4];' 'use SHARED' "tests/cuda/lint_cuda.sh kernels/cuda"
+refuses an_open_that_waits_for_a_pipe engine/run/trace.c 'int opened(const char *p) { return open(p, O_RDONLY | O_CLOEXEC); }' \
+    "O_RDONLY" "$here/sources.sh $copy"
+refuses a_stream_through_a_link engine/run/trace.c 'FILE *opened(const char *p) { return fopen(p, "w"); }' "fopen" "$here/sources.sh $copy"
 refuses a_question_after_a_kind engine/run/trace.c 'static bool asks(const op *o) { return o->kind == OP_dropout; }' \
     "compares an op with a kind" "$here/kinds.sh $copy"
 refuses a_list_of_kinds engine/run/trace.c 'static const bool is[OP_COUNT] = {[OP_dropout] = true};' "lists ops by kind" "$here/kinds.sh $copy"

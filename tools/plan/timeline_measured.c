@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/run/trace.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 #include "tools/plan/timeline_picture.h"
 
@@ -128,7 +129,7 @@ static status read_rank(reading *r)
     AUTO_FREE char *line = NULL;
     size_t room = 0;
     ssize_t bytes;
-    AUTO(FILE) *in = fopen(r->path, "r");
+    AUTO(FILE) *in = reading_stream(r->path);
     if (!in)
         return status_fail(STATUS_FAILED, "%s cannot be read: %s", r->path, strerror(errno));
     while ((bytes = getline(&line, &room, in)) > 0) {

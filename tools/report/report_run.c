@@ -12,6 +12,7 @@
 #include "engine/config/config.h"
 #include "engine/state/weights/weights.h"
 #include "engine/system/atomic.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/status.h"
@@ -287,7 +288,7 @@ static json_t *summary_of(const char *folder)
 static json_t *text_of(const char *path)
 {
     char text[65536];
-    AUTO(FILE) *f = fopen(path, "r");
+    AUTO(FILE) *f = reading_stream(path);
     size_t bytes = f ? fread(text, 1, sizeof text - 1, f) : 0;
     text[bytes] = 0;
     json_t *value = json_string(text);

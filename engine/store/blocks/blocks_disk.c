@@ -83,7 +83,7 @@ int blocks_disk_descriptor(const blocks_disk *d)
 {
     char path[PATH];
     snprintf(path, sizeof path, "%s/lock", d->folder);
-    return open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return open(path, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
 bool blocks_disk_lock(int descriptor, const blocks_name *name)
@@ -228,7 +228,7 @@ static int open_file(const blocks_disk *d, const blocks_name *name, int64_t byte
     char path[PATH];
     struct stat facts;
     find_path(path, d, name, false);
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0 || (fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == file_bytes(bytes))) {
         if (file >= 0)
             (void)futimens(file, (struct timespec[2]){{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}});

@@ -10,6 +10,8 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/lines.h"
+#include "engine/system/mapping.h"
+#include "engine/system/reading.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -119,6 +121,21 @@ TEST(a_pipe_that_is_seen_at_the_second_look_stays_one)
 }
 
 /* The answer to the first try was lost: whether it had been made is only believed if it can be seen. */
+/* A FIFO that nobody writes to, where a file should be: an open that waited would wait for ever. */
+TEST(a_pipe_without_a_writer_is_not_waited_for)
+{
+    AUTO_FREE char *path = workfolder_path(*state, "silent");
+    char text[8];
+    int64_t got;
+    mapping mapped;
+    assert_int_equal(mkfifo(path, 0666), 0);
+    assert_null(reading_stream(path));
+    assert_int_equal(errno, EINVAL);
+    assert_int_not_equal(reading_at(&got, text, path, 0, sizeof text), STATUS_OK);
+    assert_int_not_equal(mapping_open(&mapped, path), STATUS_OK);
+    workfolder_message_has(path);
+}
+
 TEST(a_rename_is_not_taken_to_be_done_unseen)
 {
     AUTO_FREE char *from = workfolder_path(*state, "new"), *to = workfolder_path(*state, "old");

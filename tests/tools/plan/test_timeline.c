@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "memory/log.h"
@@ -24,6 +25,10 @@ static int prepare(void **state)
         return -1;
     const char *top = *state;
     runs_write_small(top, 6000, STEPS, "", "");
+    AUTO_FREE char *run = workfolder_path(top, "run"), *traces = workfolder_path(run, "trace"),
+                   *link = workfolder_path(traces, "rank-00000.json"), *precious = workfolder_path(top, "precious");
+    workfolder_write(precious, "precious", 8);
+    assert_int_equal(mkdir(run, 0777) | mkdir(traces, 0777) | symlink(precious, link), 0);
     free(runs_train_well(120, RANKS,
                          "%s/run.yaml run.folder=%s/run parallel.pipeline=2 parallel.tensor=2 model.layers=4 "
                          "run.trace=[%d,%d]",
@@ -73,6 +78,16 @@ static int argument(const json_t *event, const char *key)
 }
 
 /* Every op of the program once in every traced step, one after another; each launch with its transfer. */
+/* prepare() left a link where rank 0's trace is: the trace has replaced it. */
+TEST(a_trace_is_not_written_through_a_link)
+{
+    int64_t bytes;
+    AUTO_FREE char *precious = workfolder_path(*state, "precious");
+    AUTO_FREE uint8_t *text = workfolder_read(precious, &bytes);
+    assert_int_equal(bytes, 8);
+    assert_memory_equal(text, "precious", 8);
+}
+
 TEST(every_op_of_every_traced_step_is_there)
 {
     json_t *plan = said_by_plan(*state);

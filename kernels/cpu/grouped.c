@@ -53,17 +53,6 @@ static void product_of_expert(gemm_shape *s, gemm_operands *operands, const void
                                 .adds = g->adds};
 }
 
-/* The rows that no expert has. */
-static void clear_rest(const grouped_run *g)
-{
-    const tensor *c = g->p.c;
-    int64_t first = g->offsets[g->p.experts];
-    size_t bytes = (size_t)(c->shape[1] * dtype_bytes((dtype)c->type));
-#pragma omp parallel for num_threads(parallel_threads(g->r, (c->shape[0] - first) * c->shape[1])) schedule(static)
-    for (int64_t i = first; i < c->shape[0]; i++)
-        memset(row_at(c, g->r, i), 0, bytes);
-}
-
 static void multiply(const op *o, const run_context *r)
 {
     grouped_run g = {.p = grouped_of(o), .r = r};
@@ -76,8 +65,14 @@ static void multiply(const op *o, const run_context *r)
         amx_gemm_run_group(&all, tensor_at(o->scratch, r->arena), threads);
     else
         tile_gemm_run_group(&all, tensor_at(o->scratch, r->arena), threads, set);
-    if (!g.p.sums)
-        clear_rest(&g);
+    if (g.p.sums)
+        return;
+    const tensor *c = g.p.c; /* rows that no expert has are cleared */
+    int64_t first = g.offsets[g.p.experts];
+    size_t bytes = (size_t)(c->shape[1] * dtype_bytes((dtype)c->type));
+#pragma omp parallel for num_threads(parallel_threads(r, (c->shape[0] - first) * c->shape[1])) schedule(static)
+    for (int64_t i = first; i < c->shape[0]; i++)
+        memset(row_at(c, r, i), 0, bytes);
 }
 
 CPU_OP(grouped_linear, multiply(o, r))

@@ -84,9 +84,16 @@ static void update_narrow(const isa *set, const updated *u, update_loop loop, vo
     }
 }
 
-/* The loop of `rule` over all elements, in pieces. */
+static bool skipped(const op *o, const run_context *r)
+{
+    return ((const float *)tensor_at(o->in[2], r->arena))[CONTROL_SKIP] != 0;
+}
+
+/* The loop of `rule` over all elements, in pieces, unless the step is skipped. */
 static void update(const op *o, const run_context *r, int rule, const update_factors *f)
 {
+    if (skipped(o, r))
+        return;
     const tensor *gradient = o->in[0];
     const isa *set = isa_of(r);
     update_loop loop = set->rows[o->out[0] ? o->out[0]->type : DTYPE_FP32]->update[rule];
@@ -117,11 +124,6 @@ static void update(const op *o, const run_context *r, int rule, const update_fac
     }
 }
 
-static bool skipped(const op *o, const run_context *r)
-{
-    return ((const float *)tensor_at(o->in[2], r->arena))[CONTROL_SKIP] != 0;
-}
-
 static float factor(const op *o, const run_context *r)
 {
     return ((const float *)tensor_at(o->in[2], r->arena))[CONTROL_FACTOR];
@@ -145,8 +147,7 @@ void cpu_adamw(const op *o, const run_context *r)
         .epsilon = s->epsilon,
         .keep = kept(o, s, s->lr),
     };
-    if (!skipped(o, r))
-        update(o, r, UPDATE_adamw, &f);
+    update(o, r, UPDATE_adamw, &f);
 }
 
 void cpu_lion(const op *o, const run_context *r)
@@ -154,8 +155,7 @@ void cpu_lion(const op *o, const run_context *r)
     const step_scalars *s = tensor_at(o->in[1], r->arena);
     const update_factors f = {
         .gradient = factor(o, r), .beta1 = s->beta1, .beta2 = s->beta2, .rate = s->lr, .keep = kept(o, s, s->lr)};
-    if (!skipped(o, r))
-        update(o, r, UPDATE_lion, &f);
+    update(o, r, UPDATE_lion, &f);
 }
 
 void cpu_sgd(const op *o, const run_context *r)
@@ -166,8 +166,7 @@ void cpu_sgd(const op *o, const run_context *r)
                               .rate = s->lr,
                               .own = o->at.nesterov ? 1 : 0,
                               .mean = o->at.nesterov ? s->momentum : 1};
-    if (!skipped(o, r))
-        update(o, r, UPDATE_sgd, &f);
+    update(o, r, UPDATE_sgd, &f);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------------------------ */
@@ -180,8 +179,7 @@ void cpu_muon_momentum(const op *o, const run_context *r)
                               .own = o->at.nesterov ? 1 - s->momentum : 0,
                               .mean = o->at.nesterov ? s->momentum : 1};
     const tensor *x = o->out[0];
-    if (!skipped(o, r))
-        update(o, r, UPDATE_muon_momentum, &f);
+    update(o, r, UPDATE_muon_momentum, &f);
     for (int64_t i = 0; skipped(o, r) && i < x->shape[0]; i++)
         memset(row_at(x, r, i), 0, (size_t)row_length(x) * sizeof(float));
 }
@@ -225,6 +223,5 @@ void cpu_muon(const op *o, const run_context *r)
 {
     const step_scalars *s = tensor_at(o->in[1], r->arena);
     const update_factors f = {.rate = s->muon_lr * o->at.scale, .keep = kept(o, s, s->muon_lr)};
-    if (!skipped(o, r))
-        update(o, r, UPDATE_muon, &f);
+    update(o, r, UPDATE_muon, &f);
 }

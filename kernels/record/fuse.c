@@ -101,16 +101,6 @@ static op *fused_op(pool *p, const op *product, const op *second, bool read_agai
     return o;
 }
 
-/* True if op `i` reads an output of an op after `from`. */
-static bool waits(const program *body, int from, int i)
-{
-    for (int k = from + 1; k < i; k++)
-        for (int j = 1; j < OP_MAX_IN; j++)
-            if (body->ops[i]->in[j] && body->ops[i]->in[j]->producer == body->ops[k])
-                return true;
-    return false;
-}
-
 /* Gives the fused op the product's place, or, if its other operand is recomputed in between, the second op's. */
 static void fuse_body(pool *p, const int *readers, program *body)
 {
@@ -121,7 +111,11 @@ static void fuse_body(pool *p, const int *readers, program *body)
         int from = i;
         while (body->ops[from] != product)
             from--;
-        int removed = waits(body, from, i) ? from : i;
+        int removed = i;
+        for (int k = from + 1; k < i; k++)
+            for (int j = 1; j < OP_MAX_IN; j++) /* an operand is recomputed in between */
+                if (second->in[j] && second->in[j]->producer == body->ops[k])
+                    removed = from;
         body->ops[from] = body->ops[i] = fused_op(p, product, second, readers[second->in[0]->id] > 1);
         memmove(&body->ops[removed], &body->ops[removed + 1], (size_t)(body->count - removed - 1) * sizeof *body->ops);
         body->count--;

@@ -110,9 +110,8 @@ _Noreturn void operands_refuse(const op *o, const char *file, int line, const ch
         used += snprintf(operands + used, sizeof operands - (size_t)used, " ->");
     /* an output not described yet matches any */
     tensor *described[OP_MAX_OUT] = {0};
-    for (int i = 0; i < OP_MAX_OUT; i++) {
+    for (int i = 0; i < OP_MAX_OUT; i++)
         described[i] = operands_described(o, i) ? o->out[i] : NULL;
-    }
     if (used < (int)sizeof operands)
         add_operands(operands, used, sizeof operands, op_row_of(o)->out_names, described, OP_MAX_OUT);
     log_die(file, line, condition, "%s of%s: %s", op_text(label, sizeof label, o), operands, why);

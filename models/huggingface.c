@@ -111,10 +111,10 @@ static status check_demands(const huggingface_reader *r, shape_architecture a)
     for (int i = 0; i < DEMANDS; i++) {
         if (!is_demanded(i, a) || demands[i].unless == UNREAD)
             continue;
-        const json_t *value = huggingface_ask(r, demands[i].key);
+        const json_t *value = huggingface_key(r, demands[i].key);
         if (!value)
             continue;
-        AUTO_FREE char *text = huggingface_dump(value);
+        AUTO_FREE char *text = huggingface_value_text(value);
         char why[128];
         bool good = false;
         for (int k = 0; k < 2 && demands[i].value[k]; k++)
@@ -134,10 +134,10 @@ static status read_numbers(const huggingface_reader *r, model_shape *s)
         const char *key = names_choose(s->architecture, numbers[i].keys);
         if (!key || numbers[i].needed == UNREAD)
             continue;
-        const json_t *value = huggingface_ask(r, key);
+        const json_t *value = huggingface_key(r, key);
         char *into = (char *)s + numbers[i].offset;
         if (!value && has_keys(s->architecture, numbers[i].needed))
-            return huggingface_missing(r, s, key);
+            return huggingface_refuse_missing(r, s, key);
         if (!value)
             continue;
         if (numbers[i].kind == NUMBER) {
@@ -180,7 +180,7 @@ static const char kimi_k2[] = "kimi_k2";
 
 static status read_architecture(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *type = huggingface_said(r, "model_type"), *list = huggingface_ask(r, "architectures");
+    const json_t *type = huggingface_raw_key(r, "model_type"), *list = huggingface_key(r, "architectures");
     if (!type)
         return status_fail(STATUS_FAILED, "%s: model_type is missing: is this a Hugging Face config.json?", r->path);
     const char *word = json_is_string(type) ? json_string_value(type) : "";
@@ -205,7 +205,7 @@ static status read_scalar(const huggingface_reader *r, model_shape *s)
     double scalar;
     TRY(huggingface_read_number(r, &scalar, r->root, "query_pre_attn_scalar", DEFAULT_SCALAR));
     if (!(scalar > 0))
-        return huggingface_refuse(r, "query_pre_attn_scalar", huggingface_ask(r, "query_pre_attn_scalar"),
+        return huggingface_refuse(r, "query_pre_attn_scalar", huggingface_key(r, "query_pre_attn_scalar"),
                                   "it must be positive");
     s->attention_multiplier = 1 / sqrt(scalar);
     return STATUS_OK;
@@ -214,7 +214,7 @@ static status read_scalar(const huggingface_reader *r, model_shape *s)
 /* A key that is absent means transformers' own cap, null none. */
 static status read_cap(const huggingface_reader *r, double *cap, const char *key, double unsaid)
 {
-    const json_t *value = huggingface_said(r, key);
+    const json_t *value = huggingface_raw_key(r, key);
     *cap = !value ? unsaid : json_is_number(value) ? json_number_value(value) : 0;
     return *cap > 0 || json_is_null(value) ? STATUS_OK
                                            : huggingface_refuse(r, key, value, "it must be a positive number or null");
@@ -223,7 +223,7 @@ static status read_cap(const huggingface_reader *r, double *cap, const char *key
 static status read_tokens(const huggingface_reader *r, json_t *tokens)
 {
     for (const char *const *key = huggingface_token_keys; *key; key++) {
-        const json_t *value = huggingface_ask(r, *key);
+        const json_t *value = huggingface_key(r, *key);
         if (!value)
             continue;
         bool good = json_is_integer(value) || (json_is_array(value) && json_array_size(value) > 0);

@@ -68,7 +68,7 @@ static status read_pattern(const huggingface_reader *r, model_shape *s)
         return STATUS_OK;
     static const char key[] = "sliding_window_pattern";
     const bool second = shape_has_key(s->architecture, KEY_ALTERNATING);
-    const json_t *every = huggingface_ask(r, key);
+    const json_t *every = huggingface_key(r, key);
     if (second && every && !(json_is_integer(every) && json_integer_value(every) == DEFAULT_SECOND))
         return huggingface_refuse(r, key, every, "this architecture has 2 where there is no layer_types");
     return huggingface_read_count(r, &s->full_every, key, 1, second ? DEFAULT_SECOND : DEFAULT_PATTERN,
@@ -83,7 +83,7 @@ status huggingface_read_window(const huggingface_reader *r, model_shape *s)
         return STATUS_OK;
     if (by_layer)
         TRY(huggingface_read_bool(r, &use, "use_sliding_window", false));
-    const json_t *window = huggingface_said(r, "sliding_window");
+    const json_t *window = huggingface_raw_key(r, "sliding_window");
     if (use && window && !json_is_null(window) && !(json_is_integer(window) && json_integer_value(window) > 0))
         return huggingface_refuse(r, "sliding_window", window, "it must be a number of tokens or null");
     int64_t unsaid = shape_has_key(s->architecture, KEY_SHORT_WINDOW)    ? SHORT_WINDOW
@@ -92,12 +92,12 @@ status huggingface_read_window(const huggingface_reader *r, model_shape *s)
     s->sliding_window = !use ? 0 : window ? json_integer_value(window) : unsaid; /* null means 0 */
     if (!by_layer && !pattern)
         return STATUS_OK;
-    const json_t *types = huggingface_ask(r, "layer_types");
+    const json_t *types = huggingface_key(r, "layer_types");
     if (types)
         return read_layer_types(r, s, types);
     if (pattern)
         return read_pattern(r, s);
-    const json_t *below = huggingface_ask(r, "max_window_layers");
+    const json_t *below = huggingface_key(r, "max_window_layers");
     if (below && !json_is_integer(below))
         return huggingface_refuse(r, "max_window_layers", below, "it must be a number of layers");
     int64_t first = below ? json_integer_value(below) : DEFAULT_WINDOW_LAYERS;
@@ -131,7 +131,7 @@ void huggingface_put_window(json_t *root, const model_shape *s)
 /* Reads which layers rotate queries and keys: 1, or 0 for the last of each group of layers. */
 status huggingface_read_unrotated(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *list = huggingface_ask(r, "no_rope_layers");
+    const json_t *list = huggingface_key(r, "no_rope_layers");
     TRY(huggingface_read_count(r, &s->unrotated_every, "no_rope_layer_interval", 1, DEFAULT_UNROTATED,
                                "it must be a number of layers"));
     if (!list)
@@ -168,15 +168,15 @@ static const char *const needed[] = {"n_shared_experts", "first_k_dense_replace"
 static status check_needed(const huggingface_reader *r, const model_shape *s)
 {
     for (const char *const *key = needed; *key; key++)
-        if (!huggingface_ask(r, *key))
-            return huggingface_missing(r, s, *key);
-    if (!huggingface_said(r, "q_lora_rank"))
+        if (!huggingface_key(r, *key))
+            return huggingface_refuse_missing(r, s, *key);
+    if (!huggingface_raw_key(r, "q_lora_rank"))
         return status_fail(STATUS_FAILED, "%s: q_lora_rank is missing: a %s model needs it, or null", r->path,
                            shape_traits_of(s->architecture)->name);
     for (int i = 0; i < 2 && !shape_has_key(s->architecture, KEY_TOPK_METHOD); i++) {
         const char *const key = i ? "topk_group" : "n_group";
-        if (!huggingface_ask(r, key))
-            return huggingface_missing(r, s, key);
+        if (!huggingface_key(r, key))
+            return huggingface_refuse_missing(r, s, key);
     }
     return STATUS_OK;
 }
@@ -184,10 +184,10 @@ static status check_needed(const huggingface_reader *r, const model_shape *s)
 status huggingface_read_latent(const huggingface_reader *r, model_shape *s)
 {
     static const char key[] = "qk_nope_head_dim";
-    const json_t *value = huggingface_ask(r, key);
+    const json_t *value = huggingface_key(r, key);
     TRY(check_needed(r, s));
     if (!value)
-        return huggingface_missing(r, s, key);
+        return huggingface_refuse_missing(r, s, key);
     const json_int_t n = json_is_integer(value) ? json_integer_value(value) : 0;
     if (n < 1 || n > INT_MAX - s->rope_head_size)
         return huggingface_refuse(r, key, value, "it must be a whole number from 1 and not absurdly large");

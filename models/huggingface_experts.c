@@ -17,7 +17,7 @@ static status read_count(const huggingface_reader *r, model_shape *s)
 {
     static const char *const keys[] = {"num_experts", "num_local_experts"};
     for (int i = 0; i < 2; i++) {
-        const json_t *value = huggingface_ask(r, keys[i]);
+        const json_t *value = huggingface_key(r, keys[i]);
         json_int_t n = json_is_integer(value) ? json_integer_value(value) : 0;
         if (value && (n < 1 || n > INT_MAX))
             return huggingface_refuse(r, keys[i], value, "it must be a whole number from 1 and not absurdly large");
@@ -25,7 +25,7 @@ static status read_count(const huggingface_reader *r, model_shape *s)
             return huggingface_refuse(r, keys[i], value, "num_experts and num_local_experts must be the same");
         s->experts = value ? (int)n : s->experts;
     }
-    return s->experts ? STATUS_OK : huggingface_missing(r, s, "num_local_experts or num_experts");
+    return s->experts ? STATUS_OK : huggingface_refuse_missing(r, s, "num_local_experts or num_experts");
 }
 
 static bool names(const json_t *list, json_int_t layer)
@@ -40,7 +40,7 @@ static bool names(const json_t *list, json_int_t layer)
 static status read_dense(const huggingface_reader *r, model_shape *s)
 {
     TRY(huggingface_read_count(r, &s->experts_every, "decoder_sparse_step", 1, 1, "it must be a number of layers"));
-    const json_t *list = huggingface_ask(r, "mlp_only_layers");
+    const json_t *list = huggingface_key(r, "mlp_only_layers");
     bool good = !list || json_is_array(list);
     for (size_t i = 0; i < json_array_size(list); i++)
         good = good && json_is_integer(json_array_get(list, i));
@@ -61,7 +61,7 @@ static status read_dense(const huggingface_reader *r, model_shape *s)
 /* Reads whether topk_method, where there is one, asks for groups. */
 static status read_method(const huggingface_reader *r, const model_shape *s, bool *groups)
 {
-    const json_t *value = shape_has_key(s->architecture, KEY_TOPK_METHOD) ? huggingface_ask(r, method_key) : NULL;
+    const json_t *value = shape_has_key(s->architecture, KEY_TOPK_METHOD) ? huggingface_key(r, method_key) : NULL;
     const char *word = json_is_string(value) ? json_string_value(value) : "";
     *groups = !shape_has_key(s->architecture, KEY_TOPK_METHOD) || !strcmp(word, method_groups);
     if (value && !*groups && strcmp(word, method_plain) != 0)
@@ -74,7 +74,7 @@ static status read_groups(const huggingface_reader *r, model_shape *s)
     bool groups;
     TRY(huggingface_read_number(r, &s->router_scale, r->root, "routed_scaling_factor", 1));
     if (!(s->router_scale > 0))
-        return huggingface_refuse(r, "routed_scaling_factor", huggingface_ask(r, "routed_scaling_factor"),
+        return huggingface_refuse(r, "routed_scaling_factor", huggingface_key(r, "routed_scaling_factor"),
                                   "it must be positive");
     s->router_scale = s->router_scale == 1 ? 0 : s->router_scale;
     TRY(read_method(r, s, &groups));
@@ -85,7 +85,7 @@ static status read_groups(const huggingface_reader *r, model_shape *s)
     if (s->router_groups > 1)
         return STATUS_OK;
     if (s->router_groups_kept > 1)
-        return huggingface_refuse(r, "topk_group", huggingface_ask(r, "topk_group"), "n_group is 1");
+        return huggingface_refuse(r, "topk_group", huggingface_key(r, "topk_group"), "n_group is 1");
     s->router_groups = s->router_groups_kept = 0;
     return STATUS_OK;
 }
@@ -100,7 +100,7 @@ static status read_loss(const huggingface_reader *r, model_shape *s)
     TRY(huggingface_read_number(r, &coefficient, r->root, "router_aux_loss_coef", unsaid));
     s->router_loss = asked ? coefficient : 0;
     return coefficient >= 0 ? STATUS_OK
-                            : huggingface_refuse(r, "router_aux_loss_coef", huggingface_ask(r, "router_aux_loss_coef"),
+                            : huggingface_refuse(r, "router_aux_loss_coef", huggingface_key(r, "router_aux_loss_coef"),
                                                  "it must not be negative");
 }
 
@@ -108,7 +108,7 @@ status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
 {
     s->experts_every = 1;
     /* weights are stored as they are, or in mxfp4; the names of its tensors tell */
-    const json_t *stored = shape_has_key(s->architecture, KEY_MXFP4) ? huggingface_ask(r, "quantization_config") : NULL,
+    const json_t *stored = shape_has_key(s->architecture, KEY_MXFP4) ? huggingface_key(r, "quantization_config") : NULL,
                  *method = json_object_get(stored, "quant_method");
     if (stored && !(json_is_string(method) && !strcmp(json_string_value(method), "mxfp4")))
         return huggingface_refuse(r, "quantization_config", stored, "phalanx reads unquantized weights, and mxfp4");

@@ -47,7 +47,7 @@ static status read_original(const huggingface_reader *r, model_shape *s, const j
 {
     shape_rope_scaling *out = &s->rope_scaling;
     const bool phi3 = shape_has_key(s->architecture, KEY_LONGROPE);
-    const json_t *inner = phi3 ? NULL : huggingface_get(rope, original_key), *original = outer ? outer : inner;
+    const json_t *inner = phi3 ? NULL : huggingface_item(rope, original_key), *original = outer ? outer : inner;
     if (original ? !json_is_integer(original) : out->kind == ROPE_LLAMA3)
         return status_fail(STATUS_FAILED, "%s: rope_scaling of type %s needs a whole number %s", r->path,
                            shape_rope_words[out->kind], original_key);
@@ -61,7 +61,7 @@ static status read_original(const huggingface_reader *r, model_shape *s, const j
 
 static status read_factors(const huggingface_reader *r, double *out, const json_t *rope, const char *key)
 {
-    const json_t *list = huggingface_get(rope, key);
+    const json_t *list = huggingface_item(rope, key);
     size_t count = json_array_size(list);
     bool good = count > 0 && count <= SHAPE_ROPE_FACTORS;
     for (size_t i = 0; good && i < count; i++) {
@@ -78,8 +78,8 @@ static status read_factors(const huggingface_reader *r, double *out, const json_
 static status read_yarn(const huggingface_reader *r, model_shape *s, const json_t *rope)
 {
     shape_rope_scaling *out = &s->rope_scaling;
-    const json_t *scale = huggingface_get(rope, "mscale"), *all = huggingface_get(rope, "mscale_all_dim"),
-                 *whole = huggingface_get(rope, "truncate");
+    const json_t *scale = huggingface_item(rope, "mscale"), *all = huggingface_item(rope, "mscale_all_dim"),
+                 *whole = huggingface_item(rope, "truncate");
     if (whole && !json_is_boolean(whole))
         return huggingface_refuse(r, "truncate", whole, "it must be true or false");
     out->fractional = whole && !json_is_true(whole);
@@ -101,7 +101,7 @@ static status read_scaling(const huggingface_reader *r, model_shape *s, const js
 {
     shape_rope_scaling *out = &s->rope_scaling;
     for (int i = 0; i < SCALES; i++) {
-        const json_t *value = huggingface_get(rope, scales[i].key);
+        const json_t *value = huggingface_item(rope, scales[i].key);
         if (scales[i].kind != out->kind || (!value && !scales[i].needed))
             continue;
         if (!json_is_number(value))
@@ -117,7 +117,7 @@ static status read_scaling(const huggingface_reader *r, model_shape *s, const js
     }
     if (out->kind == ROPE_YARN)
         return read_yarn(r, s, rope);
-    const json_t *all = shape_has_key(s->architecture, KEY_LATENT) ? huggingface_get(rope, "mscale_all_dim") : NULL;
+    const json_t *all = shape_has_key(s->architecture, KEY_LATENT) ? huggingface_item(rope, "mscale_all_dim") : NULL;
     return all ? huggingface_refuse(r, "mscale_all_dim", all, "phalanx multiplies scores where rope_type is yarn only")
                : STATUS_OK;
 }
@@ -138,7 +138,7 @@ static double unsaid_theta(const model_shape *s)
  * layers without a window. */
 static status read_one_base(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *theta = huggingface_ask(r, "rope_theta");
+    const json_t *theta = huggingface_key(r, "rope_theta");
     s->rope_local_theta = unsaid_theta(s);
     if (!theta || (json_is_number(theta) && json_number_value(theta) == s->rope_local_theta))
         return STATUS_OK;
@@ -150,8 +150,8 @@ static status read_one_base(const huggingface_reader *r, model_shape *s)
 /* The base of layers with a window: beside the other keys (transformers 4), or one of two tables (5). */
 static status read_local(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *local = huggingface_get(huggingface_ask(r, "rope_parameters"), "sliding_attention"),
-                 *type = huggingface_get(local, "rope_type");
+    const json_t *local = huggingface_item(huggingface_key(r, "rope_parameters"), "sliding_attention"),
+                 *type = huggingface_item(local, "rope_type");
     const bool one = shape_has_key(s->architecture, KEY_LOCAL_TABLE);
     if (type && strcmp(json_is_string(type) ? json_string_value(type) : "", "default") != 0)
         return huggingface_refuse(r, "rope_parameters.sliding_attention.rope_type", type, "phalanx has default");
@@ -165,7 +165,8 @@ static status read_local(const huggingface_reader *r, model_shape *s)
 /* Chooses, from tables by types of layers, the one of the layers without a window; else the table of all layers. */
 static status choose_table(const huggingface_reader *r, const model_shape *s, const json_t **rope, const char *key)
 {
-    const json_t *full = huggingface_get(*rope, "full_attention"), *local = huggingface_get(*rope, "sliding_attention");
+    const json_t *full = huggingface_item(*rope, "full_attention"),
+                 *local = huggingface_item(*rope, "sliding_attention");
     if (*rope && !json_is_object(*rope))
         return huggingface_refuse(r, key, *rope, "it must be an object");
     if (has_tables(s) && full && local)
@@ -193,9 +194,9 @@ static const char *share_key(const model_shape *s)
 /* Reads the share of a head that rotates: beside the other keys (transformers 4), or with the base (5). */
 static status read_partial(const huggingface_reader *r, model_shape *s, const json_t *rope)
 {
-    const json_t *inner = huggingface_get(rope, "partial_rotary_factor");
+    const json_t *inner = huggingface_item(rope, "partial_rotary_factor");
     const char *key = inner ? "partial_rotary_factor" : share_key(s);
-    const json_t *value = inner ? inner : huggingface_ask(r, key);
+    const json_t *value = inner ? inner : huggingface_key(r, key);
     double unsaid = shape_has_key(s->architecture, KEY_ROTARY_SHARE)   ? 0.25
                     : shape_has_key(s->architecture, KEY_PARTIAL_HALF) ? 0.5
                                                                        : 1;
@@ -218,24 +219,24 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
 {
     if (has_tables(s))
         TRY(read_local(r, s));
-    const json_t *scaling = huggingface_ask(r, "rope_scaling"), *both = huggingface_ask(r, "rope_parameters"),
-                 *original = huggingface_ask(r, original_key);
+    const json_t *scaling = huggingface_key(r, "rope_scaling"), *both = huggingface_key(r, "rope_parameters"),
+                 *original = huggingface_key(r, original_key);
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
-    const json_t *rope = scaling ? scaling : both, *theta = huggingface_get(scaling, "rope_theta");
+    const json_t *rope = scaling ? scaling : both, *theta = huggingface_item(scaling, "rope_theta");
     s->rope_parameters = !scaling && both;
     if (!rope && shape_has_key(s->architecture, KEY_NEEDS_SCALING))
-        return huggingface_missing(r, s, "rope_scaling or rope_parameters");
+        return huggingface_refuse_missing(r, s, "rope_scaling or rope_parameters");
     TRY(choose_table(r, s, &rope, key));
-    theta = theta ? theta : huggingface_get(scaling ? both : rope, "rope_theta");
-    theta = theta ? theta : huggingface_ask(r, theta_key(s));
+    theta = theta ? theta : huggingface_item(scaling ? both : rope, "rope_theta");
+    theta = theta ? theta : huggingface_key(r, theta_key(s));
     if (!theta && shape_has_key(s->architecture, KEY_NEEDS_THETA))
-        return huggingface_missing(r, s, "rope_theta");
+        return huggingface_refuse_missing(r, s, "rope_theta");
     if (theta && !json_is_number(theta))
         return huggingface_refuse(r, "rope_theta", theta, "it must be a number");
     s->rope_theta = theta ? json_number_value(theta) : unsaid_theta(s);
     TRY(read_partial(r, s, rope));
-    const json_t *type = huggingface_get(rope, "rope_type");
-    type = type ? type : huggingface_get(rope, "type");
+    const json_t *type = huggingface_item(rope, "rope_type");
+    type = type ? type : huggingface_item(rope, "type");
     const char *name = !type ? "default" : json_is_string(type) ? json_string_value(type) : "";
     if (!strcmp(name, "default"))
         return STATUS_OK;
@@ -247,7 +248,7 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
             s->rope_scaling.kind = (shape_rope_kind)k;
             return read_scaling(r, s, rope, original);
         }
-    AUTO_FREE char *path = must_format("%s.%s", key, huggingface_get(rope, "rope_type") ? "rope_type" : "type");
+    AUTO_FREE char *path = must_format("%s.%s", key, huggingface_item(rope, "rope_type") ? "rope_type" : "type");
     return huggingface_refuse(r, path, type,
                               phi3 ? "phalanx has default and longrope of this architecture"
                                    : "phalanx has default, llama3, linear, dynamic, yarn and longrope");

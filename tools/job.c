@@ -117,7 +117,7 @@ static status configure(config *c, comm *world, const guard *g)
 {
     char id[MANIFEST_RUN] = "";
     snprintf(id, sizeof id, "%s", watchdog_run(g->watchdog));
-    TRY(comm_all_status(comm_world(world), *id ? STATUS_OK : manifest_draw_run(id)));
+    TRY(comm_all_status(comm_world(world), *id ? STATUS_OK : manifest_draw_run_id(id)));
     comm_broadcast_bytes(comm_world(world), id, sizeof id, 0);
     watchdog_name_run(g->watchdog, id);
     watchdog_enter(g->watchdog, DURING_SETUP, true, 0, "reading the model's configuration");

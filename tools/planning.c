@@ -16,7 +16,7 @@
 #include "memory/scope.h"
 #include "tools/series.h"
 
-planning_run planning_run_of(const char *folder)
+planning_run planning_read_run(const char *folder)
 {
     planning_run run = {0};
     AUTO_FREE char *path = must_format("%s/events.jsonl", folder), *end = must_format("%s/summary.json", folder);
@@ -120,11 +120,10 @@ void planning_load_print(FILE *out, const planning_load *l, const plan *p)
     for (int i = 0; i < of->buckets; i++) {
         capacity_shape s = buckets_capacity(&p->options);
         const capacity_passes w = capacity_passes_of(&s, i);
-        fprintf(
-            out,
-            "    rung %d        room for %.2f x the mean (%d overflow passes): %.3g plays a step, %.3g s each\n",
-            i, (double)capacity_rows(&w) * s.ranks / ((double)s.tokens * s.active), w.count, of->plays[i],
-            p->bucket_seconds[i]);
+        fprintf(out,
+                "    rung %d        room for %.2f x the mean (%d overflow passes): %.3g plays a step, %.3g s each\n", i,
+                (double)capacity_rows(&w) * s.ranks / ((double)s.tokens * s.active), w.count, of->plays[i],
+                p->bucket_seconds[i]);
     }
     fprintf(out,
             "                  no load changes the arena, which all rungs share: rung %d needs most of it\n"

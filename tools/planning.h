@@ -1,5 +1,5 @@
-/* Shared by plan, timeline and report, so that their figures agree. Prices are from the run's device, or the
- * configuration's; a rank's threads, the backend and whether it evaluates decide its bytes. */
+/* Options, device prices and reserved bytes for plan, timeline and report, so that their figures agree. A rank's bytes
+ * depend on its threads, on the backend and on whether it evaluates. */
 #pragma once
 
 #include "engine/compile/model/compiled.h"
@@ -18,8 +18,8 @@ typedef struct planning_run {
 } planning_run;
 
 /* Reads events.jsonl, and summary.json for a run older than such events. */
-planning_run planning_run_of(const char *folder);
-/* Returns the name of the prices: the run's device (`run` may be NULL), else cpu if train.device is cpu, else h100. */
+planning_run planning_read_run(const char *folder);
+/* Returns the profile's name: the run's device (`run` may be NULL), else cpu if train.device is cpu, else h100. */
 const char *planning_device(const config *c, const planning_run *run);
 /* Returns the backend that plans working memory; NULL: CUDA's, if its shared object is absent. */
 const op_backend *planning_backend(const config *c, const planning_run *run);
@@ -30,7 +30,6 @@ status planning_reserve(reserve *out, const char *folder);
 
 /* A plan's figures for a load of experts (engine/compile/plan/load.h): --load of plan and timeline. */
 
-/* The options' help. */
 #define PLANNING_LOAD_HELP                                                                                             \
     "how tokens choose experts: balanced, lognormal:SIGMA, or a run's loads.jsonl; else all experts get the same"
 

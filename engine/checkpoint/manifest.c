@@ -16,7 +16,7 @@
 
 /* ---- building ---- */
 
-status manifest_draw_run(char run[MANIFEST_RUN])
+status manifest_draw_run_id(char run[MANIFEST_RUN])
 {
     unsigned char bits[(MANIFEST_RUN - 1) / 2];
     if (getrandom(bits, sizeof bits, 0) != sizeof bits)
@@ -172,7 +172,7 @@ status manifest_check(const manifest *m, const char *where)
 
 /* ---- reading ---- */
 
-static bool get_number(int64_t *out, const json_t *value, int64_t least, int64_t most)
+static bool parse_number(int64_t *out, const json_t *value, int64_t least, int64_t most)
 {
     if (!json_is_integer(value) || json_integer_value(value) < least || json_integer_value(value) > most)
         return false;
@@ -180,17 +180,17 @@ static bool get_number(int64_t *out, const json_t *value, int64_t least, int64_t
     return true;
 }
 
-static bool get_numbers(int64_t *out, const json_t *array, int count, int64_t least)
+static bool parse_numbers(int64_t *out, const json_t *array, int count, int64_t least)
 {
     if (!json_is_array(array) || json_array_size(array) != (size_t)count)
         return false;
     for (int i = 0; i < count; i++)
-        if (!get_number(&out[i], json_array_get(array, (size_t)i), least, INT64_MAX))
+        if (!parse_number(&out[i], json_array_get(array, (size_t)i), least, INT64_MAX))
             return false;
     return true;
 }
 
-static bool get_checksum(uint32_t *out, const json_t *value)
+static bool parse_checksum(uint32_t *out, const json_t *value)
 {
     const char *text = json_string_value(value);
     if (!text || strlen(text) != 8 || strspn(text, "0123456789abcdef") != 8)
@@ -212,8 +212,8 @@ static status read_files(manifest *m, const json_t *files, const char *path)
         const json_t *crc = json_object_get(entry, "crc32c");
         manifest_file file = {.has_crc32c = crc != NULL};
         if (!reading_is_name(json_string_value(name)) ||
-            !get_number(&file.bytes, json_object_get(entry, "bytes"), 0, INT64_MAX) ||
-            (crc && !get_checksum(&file.crc32c, crc)))
+            !parse_number(&file.bytes, json_object_get(entry, "bytes"), 0, INT64_MAX) ||
+            (crc && !parse_checksum(&file.crc32c, crc)))
             return status_fail(STATUS_FAILED, "%s: file %d: wrong name, size or checksum", path, (int)i);
         file.name = must_strdup(json_string_value(name));
         manifest_add_file(m, &file);
@@ -221,16 +221,16 @@ static status read_files(manifest *m, const json_t *files, const char *path)
     return STATUS_OK;
 }
 
-/* Reads one piece of a tensor that has been checked. */
-static bool get_piece(const manifest *m, manifest_piece *p, const json_t *entry, const manifest_tensor *of)
+/* Parses one piece of `of`, whose shape and type are checked already; false if it is not within tensor and file. */
+static bool parse_piece(const manifest *m, manifest_piece *p, const json_t *entry, const manifest_tensor *of)
 {
     int64_t file, bytes = dtype_bytes(of->type), *start = p->part.start, *size = p->part.size;
-    if (!get_numbers(start, json_object_get(entry, "start"), of->dims, 0) ||
-        !get_numbers(size, json_object_get(entry, "size"), of->dims, 1) ||
-        !get_number(&file, json_object_get(entry, "file"), 0, m->file_count - 1) ||
-        !get_number(&p->offset, json_object_get(entry, "offset"), 0, m->files[file].bytes) ||
-        !get_number(&p->bytes, json_object_get(entry, "bytes"), 0, m->files[file].bytes - p->offset) ||
-        !get_checksum(&p->crc32c, json_object_get(entry, "crc32c")))
+    if (!parse_numbers(start, json_object_get(entry, "start"), of->dims, 0) ||
+        !parse_numbers(size, json_object_get(entry, "size"), of->dims, 1) ||
+        !parse_number(&file, json_object_get(entry, "file"), 0, m->file_count - 1) ||
+        !parse_number(&p->offset, json_object_get(entry, "offset"), 0, m->files[file].bytes) ||
+        !parse_number(&p->bytes, json_object_get(entry, "bytes"), 0, m->files[file].bytes - p->offset) ||
+        !parse_checksum(&p->crc32c, json_object_get(entry, "crc32c")))
         return false;
     p->file = (int)file;
     for (int d = 0; d < of->dims; d++) {
@@ -253,7 +253,7 @@ static status read_tensor(manifest *m, const json_t *entry, int number, const ch
     t.dims = (int)json_array_size(shape);
     if (!type_name || !dtype_find(&t.type, type_name))
         return status_fail(STATUS_FAILED, "%s: tensor %s/%s: unknown dtype", path, s, n);
-    if (t.dims > BOX_DIMS || !get_numbers(t.global, shape, t.dims, 1))
+    if (t.dims > BOX_DIMS || !parse_numbers(t.global, shape, t.dims, 1))
         return status_fail(STATUS_FAILED, "%s: tensor %s/%s: its shape is not up to %d sizes", path, s, n, BOX_DIMS);
     int64_t bytes = dtype_bytes(t.type);
     for (int d = 0; d < t.dims; d++)
@@ -265,7 +265,7 @@ static status read_tensor(manifest *m, const json_t *entry, int number, const ch
         return status_fail(STATUS_FAILED, "%s: tensor %s/%s has no pieces", path, s, n);
     for (size_t k = 0; k < json_array_size(pieces); k++) {
         manifest_piece piece = {0};
-        if (!get_piece(m, &piece, json_array_get(pieces, k), &t))
+        if (!parse_piece(m, &piece, json_array_get(pieces, k), &t))
             return status_fail(STATUS_FAILED, "%s: tensor %s/%s: piece %d is wrong or outside of its tensor or file",
                                path, s, n, (int)k);
         TRY(manifest_add_piece(m, &t, &piece));
@@ -279,10 +279,10 @@ static status read_body(manifest *m, const json_t *root, const char *path)
     int64_t version, ranks;
     if (!format || strcmp(format, MANIFEST_FORMAT) != 0)
         return status_fail(STATUS_FAILED, "%s: this is no phalanx checkpoint", path);
-    if (!get_number(&version, json_object_get(root, "version"), MANIFEST_VERSION, MANIFEST_VERSION))
+    if (!parse_number(&version, json_object_get(root, "version"), MANIFEST_VERSION, MANIFEST_VERSION))
         return status_fail(STATUS_FAILED, "%s: a checkpoint of another version than %d: use the phalanx that wrote it",
                            path, MANIFEST_VERSION);
-    if (!get_number(&ranks, json_object_get(root, "ranks"), 1, INT32_MAX))
+    if (!parse_number(&ranks, json_object_get(root, "ranks"), 1, INT32_MAX))
         return status_fail(STATUS_FAILED, "%s: ranks is no number of ranks", path);
     m->ranks = (int)ranks;
     const char *run = json_string_value(json_object_get(root, "run"));
@@ -325,9 +325,9 @@ status manifest_read(manifest **out, const char *path)
     return manifest_parse(out, (const char *)file.data, file.bytes, path);
 }
 
-/* ---- writing, in parts that need no memory of their own ---- */
+/* ---- writing: each part goes to `out` at once, so that memory does not grow with the checkpoint ---- */
 
-/* Writes one value, and takes its reference. */
+/* Writes one value and releases it. */
 static status write_json(direct *out, json_t *value)
 {
     AUTO_FREE char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
@@ -336,7 +336,7 @@ static status write_json(direct *out, json_t *value)
     return direct_write(out, text, (int64_t)strlen(text), NULL);
 }
 
-static json_t *numbers(const int64_t *values, int count)
+static json_t *json_numbers(const int64_t *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
@@ -371,15 +371,15 @@ status manifest_text_tensor(direct *out, const manifest_tensor *t, bool first)
     TRY(direct_print(out, "{\"section\":\"%s\",\"name\":", t->section));
     TRY(write_json(out, json_string(t->name)));
     TRY(direct_print(out, ",\"dtype\":\"%s\",\"shape\":", dtype_name(t->type)));
-    TRY(write_json(out, numbers(t->global, t->dims)));
+    TRY(write_json(out, json_numbers(t->global, t->dims)));
     TRY(direct_print(out, ",\"pieces\":["));
     for (int k = 0; k < t->count; k++) {
         const manifest_piece *p = &t->pieces[k];
         TRY(direct_print(out, "%s\n  ", k ? "," : ""));
-        TRY(write_json(out,
-                       json_pack("{s:o, s:o, s:i, s:I, s:I, s:o}", "start", numbers(p->part.start, t->dims), "size",
-                                 numbers(p->part.size, t->dims), "file", p->file, "offset", (json_int_t)p->offset,
-                                 "bytes", (json_int_t)p->bytes, "crc32c", json_sprintf("%08x", p->crc32c))));
+        TRY(write_json(out, json_pack("{s:o, s:o, s:i, s:I, s:I, s:o}", "start", json_numbers(p->part.start, t->dims),
+                                      "size", json_numbers(p->part.size, t->dims), "file", p->file, "offset",
+                                      (json_int_t)p->offset, "bytes", (json_int_t)p->bytes, "crc32c",
+                                      json_sprintf("%08x", p->crc32c))));
     }
     return direct_print(out, "]}");
 }
@@ -390,7 +390,7 @@ status manifest_text_end(direct *out)
     return direct_print(out, MANIFEST_TAIL, out->crc32c);
 }
 
-static status put_all(direct *out, const manifest *m)
+static status write_all(direct *out, const manifest *m)
 {
     TRY(manifest_text_head(out, m->ranks, m->run, m->meta));
     for (int i = 0; i < m->file_count; i++)
@@ -409,7 +409,7 @@ status manifest_write(const manifest *m, const char *path)
     AUTO_FREE char *temporary = must_format("%s.tmp", path), *buffer = aligned_alloc(DIRECT_ALIGNMENT, BUFFER_BYTES);
     MUST(buffer, "out of host memory");
     TRY(direct_open(&out, temporary, buffer, BUFFER_BYTES));
-    status s = direct_close(&out, put_all(&out, m));
+    status s = direct_close(&out, write_all(&out, m));
     if (s == STATUS_OK)
         s = atomic_rename(temporary, path);
     if (s != STATUS_OK)

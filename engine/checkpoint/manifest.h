@@ -65,7 +65,7 @@ typedef struct manifest {
 } manifest;
 
 /* Makes an id that no other start has. */
-status manifest_draw_run(char run[MANIFEST_RUN]);
+status manifest_draw_run_id(char run[MANIFEST_RUN]);
 bool manifest_is_run(const char *run); /* may be NULL */
 
 manifest *manifest_make(int ranks);

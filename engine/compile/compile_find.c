@@ -85,7 +85,7 @@ static status compile_stage(compiled *out, const find *f, const schedule *s, sch
 {
     compile_options o = *f->o;
     int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
-    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    o.grid = grid_for_rank(&o.grid, grid_rank_at(&o.grid, at));
     o.layout.schedule = kind;
     o.found = kind == SCHEDULE_AUTO ? s : o.found;
     o.microbatches = s->microbatches;

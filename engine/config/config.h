@@ -254,9 +254,9 @@ status config_check_layout(const config *c);
 status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages, int64_t sequence);
 /* Checks the rules that depend on the number of ranks and lays the ranks out: the grid as `rank` sees it. `ranks` 0:
  * the ranks of c->parallel, one along data unless it says more. */
-status config_lay_out(grid *out, const config *c, int ranks, int rank);
+status config_make_grid(grid *out, const config *c, int ranks, int rank);
 /* Finds the layout's blocks of ranks that divide a layer's experts. */
-void config_block_experts(grid *out, const config_layout *l);
+void config_set_expert_blocks(grid *out, const config_layout *l);
 /* Samples that all ranks together compute in one micro-batch; micro-batches that each rank computes for `samples`. */
 int64_t config_samples_together(const grid *g, int64_t micro_batch);
 int config_microbatches(const grid *g, int micro_batch, int samples);

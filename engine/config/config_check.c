@@ -1,5 +1,5 @@
-/* Checks the rules between keys of a configuration: a list of rules, each with the line a person reads when it is
- * broken. The messages name keys, not lines: a broken rule is rarely the fault of one line. */
+/* Checks the rules between keys of a configuration, each with the message that a user reads when it is broken. The
+ * messages name keys, not lines, since two or more lines break a rule together. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "memory/log.h"
 #include "engine/config/config.h"
 
-static status check_named(const config *c)
+static status check_required(const config *c)
 {
     const model_shape *s = &c->model.shape;
     const char *missing = !s->layers        ? "model.layers"
@@ -26,7 +26,7 @@ static status check_named(const config *c)
     return shape_check(s);
 }
 
-/* A value that holds more than names is not shown: it may be a secret. */
+/* Does not print the value: it may hold a secret. */
 static status check_mirror(const config *c)
 {
     static const char scheme[] = "s3://";
@@ -71,7 +71,7 @@ static status check_training(const config *c)
     return STATUS_OK;
 }
 
-static status check_rate(const config *c)
+static status check_learning_rate(const config *c)
 {
     if (c->optimizer.min_lr > c->optimizer.lr)
         return status_fail(STATUS_USAGE, "optimizer.min_lr %g exceeds optimizer.lr %g: lower the first",
@@ -111,13 +111,13 @@ static status check_qk_clip(const config *c)
                : STATUS_OK;
 }
 
-/* An address is in config.yaml, in logs and in the list of processes: it holds no secret. */
+/* Refuses secrets in the address, which config.yaml, logs and the list of processes show. */
 static status check_mlflow(const config *c)
 {
     const char *address = c->run.mlflow;
     if (!address)
         return STATUS_OK;
-    if (strchr(address, '@') || strchr(address, '?')) /* and it is not repeated */
+    if (strchr(address, '@') || strchr(address, '?')) /* the message does not repeat it */
         return status_fail(STATUS_USAGE, "run.mlflow holds a user, a password or a query, which would be in the run's "
                                          "files and in the list of processes: put them into the environment, as "
                                          "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or as "
@@ -193,7 +193,7 @@ static status check_outer(const config *c)
                            c->outer.slots);
     TRY(check_privacy(c));
     TRY(check_robust(c));
-    /* Whole merges that all islands make alike. */
+    /* An undo needs merges of whole models that are the same on all islands. */
     if (c->outer.undo && (c->outer.topology != CONFIG_OUTER_ALL || c->outer.fragments > 1))
         return status_fail(STATUS_USAGE, "outer.undo undoes whole merges of all islands: it needs outer.topology all, "
                                          "and no outer.fragments");
@@ -228,11 +228,11 @@ status config_check(const config *c)
         return status_fail(STATUS_USAGE, "model.upcycle makes experts of a dense model's mlp, but model.experts is 0: "
                                          "say how many, or leave model.upcycle out");
     TRY(check_mirror(c));
-    TRY(check_named(c));
+    TRY(check_required(c));
     TRY(check_training(c));
     TRY(batch_ramp_check(c));
-    TRY(check_rate(c));
-    /* A weight is its own master where the master is of its type. */
+    TRY(check_learning_rate(c));
+    /* A master in 16 bits is the weight itself, so that its type must be the compute type. */
     if (!precision_keeps(c->train.precision, precision_compute(c->optimizer.master)))
         return status_fail(STATUS_USAGE, "optimizer.master %s needs train.precision %s, not %s: change one",
                            precision_words[c->optimizer.master], precision_words[c->optimizer.master],

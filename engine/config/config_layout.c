@@ -1,6 +1,5 @@
-/* Layouts: the rules that every layout obeys, and a run's place in its own. Each rule is a function with the line that
- * a person reads when it is broken. `sizes` rules hold for every caller; the rest compare a layout with the rest of the
- * configuration. */
+/* Checks the rules of a layout, and makes a run's grid. Each rule is a function with the message that a user reads. The
+ * rules of layout_sizes hold for every caller; the others compare a layout with other keys. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,30 +12,30 @@
 #include "parallel/schedule/partition.h"
 #include "engine/config/config.h"
 
-/* ---- of the sizes alone ---- */
+/* ---- rules of the sizes alone ---- */
 
-typedef struct sizes {
+typedef struct layout_sizes {
     const model_shape *shape;
-    const int *of; /* [GRID_AXES] */
+    const int *ranks; /* [GRID_AXES] */
     int virtual_stages;
     int64_t sequence;
-} sizes;
+} layout_sizes;
 
-/* Each rank has two runs of each sample, all of one length. */
-static status check_context(const sizes *s)
+/* Each context rank has two runs of each sample (zig-zag shards), all of one length. */
+static status check_context(const layout_sizes *s)
 {
-    int64_t runs = TOKEN_RUNS * (int64_t)s->of[GRID_CONTEXT];
-    if (s->of[GRID_CONTEXT] > 1 && s->sequence % runs)
+    int64_t runs = TOKEN_RUNS * (int64_t)s->ranks[GRID_CONTEXT];
+    if (s->ranks[GRID_CONTEXT] > 1 && s->sequence % runs)
         return status_fail(STATUS_USAGE,
                            "train.sequence %" PRId64 " is not a multiple of 2 x parallel.context %d: each rank has two "
                            "runs of a sample; use a multiple of %" PRId64,
-                           s->sequence, s->of[GRID_CONTEXT], runs);
+                           s->sequence, s->ranks[GRID_CONTEXT], runs);
     return STATUS_OK;
 }
 
-static status check_tensor(const sizes *s)
+static status check_tensor(const layout_sizes *s)
 {
-    int ranks = s->of[GRID_TENSOR], heads = s->shape->heads, kv_heads = s->shape->kv_heads;
+    int ranks = s->ranks[GRID_TENSOR], heads = s->shape->heads, kv_heads = s->shape->kv_heads;
     if (heads % ranks)
         return status_fail(STATUS_USAGE, "parallel.tensor %d does not divide model.heads %d: choose a divisor", ranks,
                            heads);
@@ -47,9 +46,9 @@ static status check_tensor(const sizes *s)
     return STATUS_OK;
 }
 
-static status check_chunks(const sizes *s)
+static status check_chunks(const layout_sizes *s)
 {
-    int stages = s->of[GRID_PIPELINE];
+    int stages = s->ranks[GRID_PIPELINE];
     if ((int64_t)stages * s->virtual_stages > s->shape->layers)
         return status_fail(STATUS_USAGE,
                            "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
@@ -59,14 +58,14 @@ static status check_chunks(const sizes *s)
 
 status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages, int64_t sequence)
 {
-    static status (*const rules[])(const sizes *) = {check_context, check_tensor, check_chunks};
-    const sizes s = {shape, size, virtual_stages, sequence};
+    static status (*const rules[])(const layout_sizes *) = {check_context, check_tensor, check_chunks};
+    const layout_sizes s = {shape, size, virtual_stages, sequence};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(rules[i](&s));
     return STATUS_OK;
 }
 
-/* ---- and with the rest of the configuration ---- */
+/* ---- rules between a layout and other keys ---- */
 
 static status check_compress(const config *c)
 {
@@ -129,7 +128,7 @@ static status check_mtp(const config *c)
     return STATUS_OK;
 }
 
-/* `stage`: ranks of one stage, which blocks divide. */
+/* `stage`: the number of ranks of one stage, a multiple of a block's. */
 static status check_blocks(const config *c, int64_t stage)
 {
     if (stage % c->parallel.expert)
@@ -146,7 +145,7 @@ static status check_blocks(const config *c, int64_t stage)
     return STATUS_OK;
 }
 
-/* The division itself is parallel/schedule/partition.h's; here it is only asked whether there is one. */
+/* Checks that parallel/schedule/partition.h finds a division. */
 static status check_pipeline(const config *c)
 {
     const config_integers *list = &c->parallel.layers_per_stage;
@@ -161,7 +160,7 @@ static status check_pipeline(const config *c)
     return partition_given(counts, list->item, list->count, c->model.shape.layers, stages, virtual_stages);
 }
 
-/* `data`: ranks that divide the samples of a step, of which they compute `together` in a micro-batch. */
+/* `data`: ranks that divide a step's samples; `together`: samples of one micro-batch over all of them. */
 static status check_data(const config *c, int data, int64_t together)
 {
     for (int i = 0; i + 1 < batch_ramp_stages(c); i++)
@@ -201,20 +200,20 @@ status config_check_layout(const config *c)
     return data ? check_data(c, data, (int64_t)c->train.micro_batch * data) : STATUS_OK;
 }
 
-/* ---- laying out ---- */
+/* ---- grids and derived sizes ---- */
 
-status config_lay_out(grid *out, const config *c, int ranks, int rank)
+status config_make_grid(grid *out, const config *c, int ranks, int rank)
 {
     int64_t all = ranks ? ranks : grid_ranks_of(c->parallel.size);
     if (all > INT32_MAX)
         return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many", (long long)all);
     TRY(grid_make(out, (int)all, rank, c->parallel.size));
-    config_block_experts(out, &c->parallel);
+    config_set_expert_blocks(out, &c->parallel);
     TRY(check_blocks(c, all / out->size[GRID_PIPELINE]));
     return check_data(c, grid_group_size(out, AXIS_SAMPLES), config_samples_together(out, c->train.micro_batch));
 }
 
-void config_block_experts(grid *out, const config_layout *l)
+void config_set_expert_blocks(grid *out, const config_layout *l)
 {
     out->block[AXIS_EXPERT] = l->expert > 1 ? l->expert : 1;
 }

@@ -1,3 +1,4 @@
+/* Reads YAML files, their includes and command-line overrides into a config; failures name file and line. */
 #include "engine/config/config.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 enum { KEY_BYTES = 128, FILE_BYTES = 1 << 20 };
 static const char include_key[] = "include";
 
-/* Keys that are gone. */
+/* Keys that no longer exist. */
 static const struct {
     const char *key, *gone, *instead, *now;
 } retired[] = {
@@ -26,40 +27,39 @@ static const struct {
 typedef struct reader {
     config *config;
     yaml_document_t *document;
-    const char *file;           /* NULL: overrides */
-    bool stored;                /* a program has written it: no includes, no variables */
-    const struct reader *above; /* the file that includes this one */
-    int argument;
+    const char *file; /* NULL: overrides */
+    bool stored;      /* phalanx has written it: no includes, no variables */
+    const struct reader *includer;
+    int argument;              /* line of the override on the command line */
     int seen[CONFIG_MAX_KEYS]; /* line or argument of each row in this source; 0: not yet seen */
 } reader;
 
-static int place(const reader *r, const yaml_node_t *node)
+static int line_of(const reader *r, const yaml_node_t *node)
 {
     return r->file ? (int)node->start_mark.line + 1 : r->argument;
 }
 
-/* Put the place before the message of the failure at hand. */
-static status at(const reader *r, int position, status s)
+/* Prefixes a failure's message with "FILE:LINE" or, for an override, "argument LINE". */
+static status at_line(const reader *r, int line, status s)
 {
     if (s == STATUS_OK)
         return s;
-    return r->file ? status_context(s, "%s:%d", r->file, position) : status_context(s, "argument %d", position);
+    return r->file ? status_context(s, "%s:%d", r->file, line) : status_context(s, "argument %d", line);
 }
 
-static status unknown(const reader *r, const char *key, const yaml_node_t *node)
+static status fail_unknown_key(const reader *r, const char *key, const yaml_node_t *node)
 {
     char quoted[CONFIG_VALUE_QUOTE];
     config_value_quote(quoted, key);
     const char *meant = config_table_nearest(key);
     status s = meant ? status_fail(STATUS_USAGE, "unknown key %s; did you mean %s?", quoted, meant)
                      : status_fail(STATUS_USAGE, "unknown key %s; `phalanx train --help` lists all keys", quoted);
-    return at(r, place(r, node), s);
+    return at_line(r, line_of(r, node), s);
 }
 
 /* ---- ${VARIABLE} in paths ---------------------------------------------------------------------------------------- */
 
-/* Appends the value of the variable named at `name`; *after: the character past the closing brace. In a stored text the
- * braces stay. */
+/* Appends the named variable's value, and sets *after past the closing brace. Keeps the braces of a stored text. */
 static status append_variable(FILE *out, const reader *r, const char *name, const char **after)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
@@ -117,17 +117,17 @@ static status expand_scalar(const reader *r, yaml_node_t *node)
 }
 
 /* Expands a value that holds paths: the scalar itself, a list's items, and the values of maps in that list. */
-static status expand(const reader *r, yaml_node_t *node, int depth)
+static status expand_value(const reader *r, yaml_node_t *node, int depth)
 {
     yaml_document_t *d = r->document;
     if (node->type == YAML_SCALAR_NODE)
         return expand_scalar(r, node);
     if (node->type == YAML_SEQUENCE_NODE && depth < 2)
         for (yaml_node_item_t *i = node->data.sequence.items.start; i < node->data.sequence.items.top; i++)
-            TRY(expand(r, yaml_document_get_node(d, *i), depth + 1));
+            TRY(expand_value(r, yaml_document_get_node(d, *i), depth + 1));
     if (node->type == YAML_MAPPING_NODE && depth < 2)
         for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++)
-            TRY(expand(r, yaml_document_get_node(d, p->value), depth + 1));
+            TRY(expand_value(r, yaml_document_get_node(d, p->value), depth + 1));
     return STATUS_OK;
 }
 
@@ -138,23 +138,23 @@ static status set_key(reader *r, int row, const yaml_node_t *key, yaml_node_t *v
     const char *name = config_table_row(row)->key;
     config_type type = config_table_row(row)->type;
     if (r->seen[row])
-        return at(r, place(r, key),
-                  status_fail(STATUS_USAGE, "%s is given twice (first in %s %d); keep one", name,
-                              r->file ? "line" : "argument", r->seen[row]));
-    r->seen[row] = place(r, key);
+        return at_line(r, line_of(r, key),
+                       status_fail(STATUS_USAGE, "%s is given twice (first in %s %d); keep one", name,
+                                   r->file ? "line" : "argument", r->seen[row]));
+    r->seen[row] = line_of(r, key);
     status s = STATUS_OK;
     if (type == CONFIG_TYPE_STRING ||
         type == CONFIG_TYPE_SOURCES) /* addresses would put a password into the run's files */
-        s = expand(r, value, 0);
+        s = expand_value(r, value, 0);
     if (s == STATUS_OK)
         s = config_value_set(r->config, config_table_row(row), r->document, value);
     if (s != STATUS_OK)
-        return at(r, place(r, key), status_context(s, "%s", name));
+        return at_line(r, line_of(r, key), status_context(s, "%s", name));
     r->config->given[row] = true;
     return STATUS_OK;
 }
 
-/* True for a run's own text: its configuration in a checkpoint, or its config.yaml, with its numbers beside it. */
+/* True for a text that a run wrote: the configuration in a checkpoint, or a config.yaml beside metrics.jsonl. */
 static bool is_of_run(const reader *r)
 {
     const char *slash = r->file ? strrchr(r->file, '/') : NULL, *name = slash ? slash + 1 : r->file;
@@ -172,22 +172,22 @@ static int find_retired(const char *path)
     return i;
 }
 
-/* Skips null, or [], which older runs wrote for none. */
-static status pass_over(const reader *r, int i, const yaml_node_t *key, const yaml_node_t *value)
+/* Skips a retired key that is null or [], as older runs wrote it; warns in a run's own text; refuses it elsewhere. */
+static status skip_retired(const reader *r, int i, const yaml_node_t *key, const yaml_node_t *value)
 {
     bool none = value->type == YAML_SEQUENCE_NODE && value->data.sequence.items.top == value->data.sequence.items.start;
     if (none || config_value_is_null(value))
         return STATUS_OK;
     if (!is_of_run(r))
-        return at(r, place(r, key), status_fail(STATUS_USAGE, "%s: %s", retired[i].gone, retired[i].instead));
+        return at_line(r, line_of(r, key), status_fail(STATUS_USAGE, "%s: %s", retired[i].gone, retired[i].instead));
     log_warn("%s: %s: %s", r->file, retired[i].gone, retired[i].now);
     return STATUS_OK;
 }
 
-static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value);
+static status read_node(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value);
 
-/* "section" + "key" -> "section.key"; cut, which no key of the table is. */
-static void join(char out[KEY_BYTES], const char *path, const yaml_node_t *key)
+/* Writes "section.key", truncated to KEY_BYTES, which exceeds every key of the table. */
+static void join_path(char out[KEY_BYTES], const char *path, const yaml_node_t *key)
 {
     const char *name = key->type == YAML_SCALAR_NODE ? (const char *)key->data.scalar.value : "";
     if (!*name || strlen(name) != key->data.scalar.length)
@@ -195,43 +195,44 @@ static void join(char out[KEY_BYTES], const char *path, const yaml_node_t *key)
     snprintf(out, KEY_BYTES, "%s%s%s", path, *path ? "." : "", name);
 }
 
-static status walk_map(reader *r, const char *path, yaml_node_t *map)
+static status read_map(reader *r, const char *path, yaml_node_t *map)
 {
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
         yaml_node_t *key = yaml_document_get_node(r->document, p->key);
         char name[KEY_BYTES];
-        join(name, path, key);
-        TRY(walk(r, name, key, yaml_document_get_node(r->document, p->value)));
+        join_path(name, path, key);
+        TRY(read_node(r, name, key, yaml_document_get_node(r->document, p->value)));
     }
     return STATUS_OK;
 }
 
-/* Terminates even on a document that contains itself: a path is a key or the beginning of one, so it cannot grow. */
-static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value)
+/* Terminates even on a document that contains itself: a path must be a key or a section, so that it cannot grow. */
+static status read_node(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value)
 {
     int row = config_table_find(path);
     if (row >= 0)
         return set_key(r, row, key, value);
     if (!r->stored && r->file && !strcmp(path, include_key))
-        return STATUS_OK; /* read before */
+        return STATUS_OK; /* read_included has read it */
     if (find_retired(path) >= 0)
-        return pass_over(r, find_retired(path), key, value);
+        return skip_retired(r, find_retired(path), key, value);
     if (!config_table_is_section(path))
-        return unknown(r, path, key);
+        return fail_unknown_key(r, path, key);
     if (value->type == YAML_MAPPING_NODE)
-        return walk_map(r, path, value);
+        return read_map(r, path, value);
     if (config_value_is_null(value))
         return STATUS_OK; /* a section with all keys commented out */
     const char *what = *path ? path : "a configuration";
-    return at(r, place(r, key), status_fail(STATUS_USAGE, "%s is a section: expected keys with values under it", what));
+    return at_line(r, line_of(r, key),
+                   status_fail(STATUS_USAGE, "%s is a section: expected keys with values under it", what));
 }
 
 /* ---- files that a file includes ---------------------------------------------------------------------------------- */
 
-static status read_file(config *c, const char *path, const reader *above);
+static status read_file(config *c, const char *path, const reader *includer);
 
-/* Includes are seen from the folder of the file that names them; a fresh string. */
-static char *beside(const char *file, const char *name)
+/* Resolves an include against the folder of the file that names it; the caller frees the path. */
+static char *path_beside(const char *file, const char *name)
 {
     const char *slash = strrchr(file, '/');
     return *name == '/' || !slash ? must_strdup(name) : must_format("%.*s/%s", (int)(slash - file), file, name);
@@ -242,9 +243,9 @@ static status include_one(const reader *r, yaml_node_t *name)
     if (name->type != YAML_SCALAR_NODE || config_value_is_null(name))
         return status_fail(STATUS_USAGE, "expected a file's name, or a list of such");
     TRY(expand_scalar(r, name));
-    AUTO_FREE char *path = beside(r->file, (const char *)name->data.scalar.value);
+    AUTO_FREE char *path = path_beside(r->file, (const char *)name->data.scalar.value);
     status s = STATUS_OK;
-    for (const reader *a = r; a && s == STATUS_OK; a = a->above)
+    for (const reader *a = r; a && s == STATUS_OK; a = a->includer)
         if (!strcmp(a->file, path))
             s = status_fail(STATUS_USAGE, "%s includes itself", path);
     if (s == STATUS_OK)
@@ -268,13 +269,13 @@ static status read_included(reader *r, yaml_node_t *root)
             yaml_node_t *one = list ? yaml_document_get_node(d, value->data.sequence.items.start[i]) : value;
             status s = include_one(r, one);
             if (s != STATUS_OK)
-                return at(r, place(r, key), status_context(s, include_key));
+                return at_line(r, line_of(r, key), status_context(s, include_key));
         }
     }
     return STATUS_OK;
 }
 
-/* libyaml gives wrong bytes by offset, everything else by line. */
+/* Returns the line of a syntax error: libyaml reports invalid bytes by offset, all else by line. */
 static int line_of_error(const yaml_parser_t *parser, const char *text, size_t bytes)
 {
     if (parser->error != YAML_READER_ERROR)
@@ -285,35 +286,36 @@ static int line_of_error(const yaml_parser_t *parser, const char *text, size_t b
     return line;
 }
 
-static status syntax(const reader *r, const yaml_parser_t *parser, const char *text, size_t bytes)
+static status fail_syntax(const reader *r, const yaml_parser_t *parser, const char *text, size_t bytes)
 {
     status s = status_fail(STATUS_USAGE, "not valid YAML: %s%s%s", parser->context ? parser->context : "",
                            parser->context ? ", " : "", parser->problem ? parser->problem : "");
-    if (parser->error == YAML_MEMORY_ERROR || !parser->problem) /* it does not always say so */
+    if (parser->error == YAML_MEMORY_ERROR || !parser->problem) /* libyaml does not always set MEMORY_ERROR */
         return status_fail(STATUS_FAILED, "out of memory reading YAML");
-    return at(r, r->file ? line_of_error(parser, text, bytes) : r->argument, s);
+    return at_line(r, r->file ? line_of_error(parser, text, bytes) : r->argument, s);
 }
 
-/* Load the next document of the parser and walk over it from `path`. */
+/* Loads the parser's only document and reads its keys below `path`. */
 static status read_document(reader *r, yaml_parser_t *parser, const char *path, const char *text, size_t bytes)
 {
     yaml_document_t document, rest;
     if (!yaml_parser_load(parser, &document))
-        return syntax(r, parser, text, bytes);
+        return fail_syntax(r, parser, text, bytes);
     r->document = &document;
     yaml_node_t *root = yaml_document_get_root_node(&document);
     status s = STATUS_OK;
     if (root && (s = read_included(r, root)) == STATUS_OK)
-        s = walk(r, path, root, root);
+        s = read_node(r, path, root, root);
     else if (!root && !r->file)
-        s = at(r, r->argument, status_fail(STATUS_USAGE, "%s: no value after the =", path));
+        s = at_line(r, r->argument, status_fail(STATUS_USAGE, "%s: no value after the =", path));
     if (s == STATUS_OK && root) {
         if (!yaml_parser_load(parser, &rest)) {
-            s = syntax(r, parser, text, bytes);
+            s = fail_syntax(r, parser, text, bytes);
         } else {
             yaml_node_t *second = yaml_document_get_root_node(&rest);
             if (second)
-                s = at(r, place(r, second), status_fail(STATUS_USAGE, "a second document begins here; keep one"));
+                s = at_line(r, line_of(r, second),
+                            status_fail(STATUS_USAGE, "a second document begins here; keep one"));
             yaml_document_delete(&rest);
         }
     }
@@ -322,7 +324,7 @@ static status read_document(reader *r, yaml_parser_t *parser, const char *path, 
     return s;
 }
 
-/* Limits nesting, lists included, beyond all keys' needs: libyaml's time grows with the square of the depth. */
+/* Limits nesting, since libyaml's time grows with the square of the depth; no key needs as much. */
 static status check_depth(reader *r, const char *text, size_t bytes)
 {
     enum { DEEPEST = 32 };
@@ -333,7 +335,7 @@ static status check_depth(reader *r, const char *text, size_t bytes)
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
     int depth = 0, line = 1;
     for (bool ended = false; !ended && depth <= DEEPEST;) {
-        if (!yaml_parser_parse(&parser, &event)) /* reported where it is loaded */
+        if (!yaml_parser_parse(&parser, &event)) /* yaml_parser_load reports it later */
             break;
         depth += event.type == YAML_MAPPING_START_EVENT || event.type == YAML_SEQUENCE_START_EVENT;
         depth -= event.type == YAML_MAPPING_END_EVENT || event.type == YAML_SEQUENCE_END_EVENT;
@@ -344,8 +346,8 @@ static status check_depth(reader *r, const char *text, size_t bytes)
     yaml_parser_delete(&parser);
     return depth <= DEEPEST
                ? STATUS_OK
-               : at(r, r->file ? line : r->argument,
-                    status_fail(STATUS_USAGE, "nested more than %d deep: this is no configuration", DEEPEST));
+               : at_line(r, r->file ? line : r->argument,
+                         status_fail(STATUS_USAGE, "nested more than %d deep: this is no configuration", DEEPEST));
 }
 
 static status read_yaml(reader *r, const char *path, const char *text, size_t bytes)
@@ -366,9 +368,9 @@ status config_read_text(config *c, const char *name, const char *text, size_t by
     return read_yaml(&r, "", text, bytes);
 }
 
-static status read_file(config *c, const char *path, const reader *above)
+static status read_file(config *c, const char *path, const reader *includer)
 {
-    reader r = {.config = c, .file = path, .above = above};
+    reader r = {.config = c, .file = path, .includer = includer};
     AUTO_FREE char *text = NULL;
     size_t bytes;
     TRY(config_read_file(&text, &bytes, path));
@@ -381,7 +383,7 @@ static status read_override(reader *r, const char *text)
     char quoted[CONFIG_VALUE_QUOTE], path[KEY_BYTES];
     config_value_quote(quoted, text);
     if (!equals || equals == text || text[0] == '-')
-        return at(r, r->argument, status_fail(STATUS_USAGE, "expected section.key=value, not %s", quoted));
+        return at_line(r, r->argument, status_fail(STATUS_USAGE, "expected section.key=value, not %s", quoted));
     size_t length = (size_t)(equals - text);
     if (length >= KEY_BYTES)
         length = KEY_BYTES - 1;
@@ -389,9 +391,9 @@ static status read_override(reader *r, const char *text)
     path[length] = 0;
     if (config_table_find(path) < 0 && !config_table_is_section(path) && find_retired(path) < 0) {
         static const yaml_node_t nowhere;
-        return unknown(r, path, &nowhere);
+        return fail_unknown_key(r, path, &nowhere);
     }
-    /* "key=" is an empty value, which YAML calls no document at all. */
+    /* An empty value, "key=", would be an empty YAML stream: read it as null. */
     const char *value = equals[1 + strspn(equals + 1, " ")] ? equals + 1 : "null";
     return read_yaml(r, path, value, strlen(value));
 }

@@ -53,8 +53,7 @@ bool config_table_is_section(const char *name);
 /* Returns the key or section that was probably meant, or NULL. */
 const char *config_table_nearest(const char *key);
 
-/* Values of configuration keys by type: read from YAML, written to YAML, compared and freed. Each type is one row of a
- * table here. Messages of failures name the expected value; the caller adds where. */
+/* Values by type. A failure's message names the expected value; the caller adds the key and its line. */
 
 /* Replaces the value; on failure leaves it. */
 status config_value_set(config *c, const config_row *row, yaml_document_t *document, yaml_node_t *node);

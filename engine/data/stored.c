@@ -103,7 +103,7 @@ status stored_indexed(indexed **out, stored_set **set, stored *r, const char *pr
 bool stored_expect(stored_set *set, const indexed *data, int64_t first, int64_t count)
 {
     int64_t offset, bytes;
-    indexed_place(data, &offset, &bytes, first, count);
+    indexed_byte_range(data, &offset, &bytes, first, count);
     return blocks_expect(set->bin, offset, bytes);
 }
 

@@ -13,7 +13,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian, and so is this code");
 
 #define HEADER_BYTES 34
-#define UINT16_VOCAB 65500 /* smaller vocabularies: u16 */
+#define UINT16_VOCAB 65500 /* vocabularies below this are stored as u16 */
 
 static const char magic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0};
 
@@ -30,7 +30,7 @@ struct indexed_writer {
     char *bin_path, *idx_path;
     atomic_file *bin;
     int64_t vocab_size;
-    bool narrow;      /* u16 */
+    bool is_uint16;   /* else i32 */
     int32_t *lengths; /* [documents] */
     int64_t documents;
 };
@@ -45,7 +45,7 @@ status indexed_writer_open(indexed_writer **out, const char *prefix, int64_t voc
     w->bin_path = TAKE(path);
     w->idx_path = must_format("%s.idx", prefix);
     w->vocab_size = vocab_size;
-    w->narrow = vocab_size < UINT16_VOCAB;
+    w->is_uint16 = vocab_size < UINT16_VOCAB;
     *out = w;
     return STATUS_OK;
 }
@@ -63,7 +63,7 @@ void indexed_writer_abandon(indexed_writer *w)
 
 static status write_tokens(indexed_writer *w, const int32_t *tokens, int64_t count)
 {
-    if (!w->narrow)
+    if (!w->is_uint16)
         return atomic_write(w->bin, tokens, count * 4);
     uint16_t block[4096];
     for (int64_t done = 0, now; done < count; done += now) {
@@ -93,7 +93,7 @@ status indexed_writer_document(indexed_writer *w, const int32_t *tokens, int64_t
 static status write_index(const indexed_writer *w, atomic_file *idx)
 {
     uint64_t version = 1, sequences = (uint64_t)w->documents, boundaries = sequences + 1;
-    uint8_t code = w->narrow ? CODE_UINT16 : CODE_INT32;
+    uint8_t code = w->is_uint16 ? CODE_UINT16 : CODE_INT32;
     TRY(atomic_write(idx, magic, sizeof magic));
     TRY(atomic_write(idx, &version, 8));
     TRY(atomic_write(idx, &code, 1));
@@ -140,12 +140,12 @@ status indexed_writer_close(indexed_writer *w)
 struct indexed {
     char *bin_path, *idx_path;
     mapping bin, idx;
-    bool mapped;           /* mapped by indexed_open; else the bytes are the caller's */
-    indexed_source source; /* source of .bin; read NULL: `bin` has the bytes */
+    bool mapped;           /* by indexed_open; else the caller owns the bytes */
+    indexed_source source; /* reads .bin; read == NULL: `bin` has the bytes */
     dtype type;
     int64_t sequences, documents, tokens;
     const uint8_t *lengths, *offsets, *boundaries; /* arrays in the mapped index, unaligned */
-    int64_t *starts; /* [sequences + 1] first token of each; NULL if the sequences lie end to end, where offsets tell */
+    int64_t *starts; /* [sequences + 1] each one's first token; NULL if sequences are contiguous: offsets give it */
 };
 
 static int64_t load64(const uint8_t *array, int64_t i)
@@ -236,8 +236,8 @@ static status check_sequences(indexed *x, bool *end_to_end)
     return STATUS_OK;
 }
 
-static status parse(indexed **out, const mapping *idx, const mapping *bin, const indexed_source *source,
-                    const char *prefix)
+static status build_indexed(indexed **out, const mapping *idx, const mapping *bin, const indexed_source *source,
+                            const char *prefix)
 {
     AUTO(indexed) *x = must_calloc(1, sizeof *x);
     x->bin_path = must_format("%s.bin", prefix);
@@ -261,13 +261,13 @@ static status parse(indexed **out, const mapping *idx, const mapping *bin, const
 status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
                      const char *prefix)
 {
-    return parse(out, &(mapping){idx, idx_bytes}, &(mapping){bin, bin_bytes}, &(indexed_source){0}, prefix);
+    return build_indexed(out, &(mapping){idx, idx_bytes}, &(mapping){bin, bin_bytes}, &(indexed_source){0}, prefix);
 }
 
 status indexed_parse_source(indexed **out, const void *idx, int64_t idx_bytes, const indexed_source *bin,
                             const char *prefix)
 {
-    return parse(out, &(mapping){idx, idx_bytes}, &(mapping){NULL, bin->bytes}, bin, prefix);
+    return build_indexed(out, &(mapping){idx, idx_bytes}, &(mapping){NULL, bin->bytes}, bin, prefix);
 }
 
 status indexed_open(indexed **out, const char *prefix)
@@ -277,7 +277,7 @@ status indexed_open(indexed **out, const char *prefix)
     TRY(mapping_open(&idx, idx_path));
     TRY(mapping_open(&bin, bin_path));
     TRY(indexed_parse(out, idx.data, idx.bytes, bin.data, bin.bytes, prefix));
-    (*out)->mapped = true; /* it owns them now */
+    (*out)->mapped = true; /* takes ownership of both mappings */
     mapping_forget(&idx, 0, idx.bytes);
     idx = bin = (mapping){0};
     return STATUS_OK;
@@ -326,8 +326,8 @@ int64_t indexed_document_start(const indexed *x, int64_t document)
     return sequence_start(x, load64(x->boundaries, document));
 }
 
-/* Finds the last of `count` + 1 rising starts that is not above `token`: empty ones before it share its start. */
-static int64_t search(const indexed *x, int64_t count, int64_t token, int64_t (*start)(const indexed *, int64_t))
+/* Returns the last i in [0, count) with start(i) <= token, by bisection; starts ascend, and empty items repeat one. */
+static int64_t find_start(const indexed *x, int64_t count, int64_t token, int64_t (*start)(const indexed *, int64_t))
 {
     int64_t low = 0, high = count; /* start(low) <= token < start(high) */
     while (high - low > 1) {
@@ -343,7 +343,7 @@ static int64_t search(const indexed *x, int64_t count, int64_t token, int64_t (*
 int64_t indexed_document_of(const indexed *x, int64_t token)
 {
     MUST(token >= 0 && token < x->tokens, "token %lld of %lld", (long long)token, (long long)x->tokens);
-    return search(x, x->documents, token, indexed_document_start);
+    return find_start(x, x->documents, token, indexed_document_start);
 }
 
 /* Converts ids to int32, clamped, so that ids beyond int32 stay outside of any vocabulary. */
@@ -374,7 +374,7 @@ static status read_source(const indexed *x, int32_t *out, int64_t offset, int64_
     return STATUS_OK;
 }
 
-static status read_run(const indexed *x, int32_t *out, int64_t offset, int64_t count, int64_t first, int64_t vocab_size)
+static status read_ids(const indexed *x, int32_t *out, int64_t offset, int64_t count, int64_t first, int64_t vocab_size)
 {
     if (x->source.read)
         TRY(read_source(x, out, offset, count));
@@ -399,39 +399,39 @@ status indexed_read(const indexed *x, int32_t *out, int64_t first, int64_t count
     if (count == 0)
         return STATUS_OK;
     if (!x->starts)
-        return read_run(x, out, first * size, count, first, vocab_size);
-    int64_t sequence = search(x, x->sequences, first, sequence_start);
+        return read_ids(x, out, first * size, count, first, vocab_size);
+    int64_t sequence = find_start(x, x->sequences, first, sequence_start);
     for (int64_t done = 0; done < count; sequence++) {
         int64_t within = first + done - x->starts[sequence],
                 left = x->starts[sequence + 1] - x->starts[sequence] - within;
         int64_t now = left < count - done ? left : count - done;
-        TRY(read_run(x, out + done, load64(x->offsets, sequence) + within * size, now, first + done, vocab_size));
+        TRY(read_ids(x, out + done, load64(x->offsets, sequence) + within * size, now, first + done, vocab_size));
         done += now;
     }
     return STATUS_OK;
 }
 
 /* Returns the byte offset of a token. */
-static int64_t byte_of(const indexed *x, int64_t token)
+static int64_t token_offset(const indexed *x, int64_t token)
 {
     int64_t size = dtype_bytes(x->type);
     if (!x->starts)
         return token * size;
-    int64_t sequence = search(x, x->sequences, token, sequence_start);
+    int64_t sequence = find_start(x, x->sequences, token, sequence_start);
     return load64(x->offsets, sequence) + (token - x->starts[sequence]) * size;
 }
 
-void indexed_place(const indexed *x, int64_t *offset, int64_t *bytes, int64_t first, int64_t count)
+void indexed_byte_range(const indexed *x, int64_t *offset, int64_t *bytes, int64_t first, int64_t count)
 {
     MUST(first >= 0 && count > 0 && first <= x->tokens - count, "%s: tokens %lld to %lld of %lld", x->bin_path,
          (long long)first, (long long)(first + count), (long long)x->tokens);
-    *offset = byte_of(x, first);
-    *bytes = byte_of(x, first + count - 1) + dtype_bytes(x->type) - *offset;
+    *offset = token_offset(x, first);
+    *bytes = token_offset(x, first + count - 1) + dtype_bytes(x->type) - *offset;
 }
 
 /* ---- identity ---- */
 
-/* Computes the checksum of a file's ends, and of pages between them at equal distances: it tells files apart, and is
+/* Computes a checksum over a file's ends and 64 evenly spaced pages between them: enough to tell data sets apart, and
  * fast for any size. */
 static uint32_t sampled_checksum(const mapping *file, bool mapped)
 {

@@ -60,7 +60,7 @@ int64_t indexed_document_of(const indexed *x, int64_t token);
  * that names file, position and id. */
 status indexed_read(const indexed *x, int32_t *out, int64_t first, int64_t count, int64_t vocab_size);
 /* Finds the range of these tokens in .bin: from the first one's first byte to the last one's last. */
-void indexed_place(const indexed *x, int64_t *offset, int64_t *bytes, int64_t first, int64_t count);
+void indexed_byte_range(const indexed *x, int64_t *offset, int64_t *bytes, int64_t first, int64_t count);
 /* Returns the name of the stored type: "uint16", ... */
 const char *indexed_dtype(const indexed *x);
 

@@ -80,7 +80,7 @@ static status open_groups(executor *e, bool varies)
     for (int i = 0; i < e->groups.count; i++) {
         const groups_row *r = &e->groups.row[i];
         comm_group_options o = {.backend = e->interface->communication, .use = r->use};
-        o.like = r->like < 0 ? NULL : e->group[r->like];
+        o.like = r->same_as < 0 ? NULL : e->group[r->same_as];
         o.use.varies = varies;
         TRY(comm_group_open_on(&e->group[i], e->world, r->members, r->count, &o));
     }

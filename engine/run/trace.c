@@ -297,7 +297,7 @@ static void write_head(trace *t)
 {
     char place[GRID_WORDS];
     int stage = t->grid.at[GRID_PIPELINE];
-    grid_words(place, t->grid.at, grid_named(t->grid.size) & ~(1u << GRID_PIPELINE), ", ", NULL);
+    grid_words(place, t->grid.at, grid_shown(t->grid.size) & ~(1u << GRID_PIPELINE), ", ", NULL);
     fprintf(t->file, "[\n");
     fprintf(t->file,
             "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d: stage %d, %s\","

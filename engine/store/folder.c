@@ -1,3 +1,4 @@
+/* Mirrors a folder of an object store on this machine, as the end of object.h describes. */
 #include "engine/store/object.h"
 
 #include <errno.h>
@@ -21,8 +22,8 @@
 #include "memory/scope.h"
 #include "memory/units.h"
 
-enum { MOST_FILES = 100000 };
-static const int64_t LEFT_FREE = 1 << 30; /* disk space to leave free, bytes */
+enum { MAX_FILES = 100000 };
+static const int64_t DISK_RESERVE = 1 << 30; /* disk space to leave free, bytes */
 
 #define INDEX ".fetched.json" /* index of the folder's files: {"url": ..., "files": {NAME: {"bytes", "etag"}}} */
 
@@ -32,23 +33,23 @@ typedef struct fetch {
     folder_part part;
     object_store *s;
     object_listing list;
-    char *folder;  /* local path */
-    json_t *index; /* contents of INDEX */
-    download_item *item;
+    char *folder;        /* local path */
+    json_t *index;       /* contents of INDEX */
+    download_item *item; /* [items] files to download */
     int items;
-    int64_t bytes, there; /* total; already here */
-    double begun;
+    int64_t bytes, local_bytes; /* of all files; of those that are current here */
+    double start_seconds;
 } fetch;
 
-/* ---- which objects ----------------------------------------------------------------------------------------------- */
+/* ---- choice of objects ------------------------------------------------------------------------------------------- */
 
-/* True if the name can be a file's within the folder. */
+/* True if the name is valid for a file in the local folder. */
 static bool is_file_name(const char *name)
 {
     return reading_is_name(name) && strlen(name) < 200;
 }
 
-/* Skips other programs' weights, which repeat those in safetensors files. */
+/* False for weights of other formats, which repeat the safetensors files. */
 static bool is_needed(const char *name)
 {
     static const char *const others[] = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite"};
@@ -58,7 +59,7 @@ static bool is_needed(const char *name)
     return is_file_name(name);
 }
 
-static const object_entry *find(const fetch *f, const char *name)
+static const object_entry *find_object(const fetch *f, const char *name)
 {
     for (int64_t i = 0; i < f->list.count; i++)
         if (strcmp(f->list.entry[i].key + strlen(f->prefix), name) == 0)
@@ -66,13 +67,13 @@ static const object_entry *find(const fetch *f, const char *name)
     return NULL;
 }
 
-static status list(fetch *f)
+static status list_objects(fetch *f)
 {
     object_listing_free(&f->list);
-    return object_list(&f->list, f->s, f->prefix, false, MOST_FILES);
+    return object_list(&f->list, f->s, f->prefix, false, MAX_FILES);
 }
 
-static void go_down(fetch *f, const char *name)
+static void enter_subfolder(fetch *f, const char *name)
 {
     char *prefix = must_format("%s%s/", f->prefix, name);
     free(f->prefix);
@@ -80,7 +81,7 @@ static void go_down(fetch *f, const char *name)
 }
 
 /* Moves the prefix to the checkpoint that `latest` names. */
-static status go_to_latest(fetch *f)
+static status enter_latest(fetch *f)
 {
     AUTO_FREE char *key = must_format("%slatest", f->prefix), *name = NULL;
     int64_t bytes = 0;
@@ -88,29 +89,29 @@ static status go_to_latest(fetch *f)
     if (s == STATUS_OK && name) {
         name[strcspn(name, "\r\n")] = 0;
         if (is_file_name(name))
-            go_down(f, name);
+            enter_subfolder(f, name);
         else
             s = status_fail(STATUS_FAILED, "s3://%s/%s names no checkpoint", f->bucket, key);
     }
-    return s == STATUS_OK ? list(f) : s;
+    return s == STATUS_OK ? list_objects(f) : s;
 }
 
-static status choose(fetch *f)
+static status choose_checkpoint(fetch *f)
 {
-    TRY(list(f));
-    if (!find(f, "latest") && find(f, "checkpoints/")) {
-        go_down(f, "checkpoints");
-        TRY(list(f));
+    TRY(list_objects(f));
+    if (!find_object(f, "latest") && find_object(f, "checkpoints/")) {
+        enter_subfolder(f, "checkpoints");
+        TRY(list_objects(f));
     }
-    if (find(f, "latest"))
-        TRY(go_to_latest(f));
+    if (find_object(f, "latest"))
+        TRY(enter_latest(f));
     for (int64_t i = 0; i < f->list.count; i++)
         if (!f->list.entry[i].folder && is_needed(f->list.entry[i].key + strlen(f->prefix)))
             return STATUS_OK;
     return status_fail(STATUS_FAILED, "%s: there is no object in this folder of the store", f->url);
 }
 
-/* ---- where they are kept ----------------------------------------------------------------------------------------- */
+/* ---- local folder ------------------------------------------------------------------------------------------------ */
 
 static status name_folder(fetch *f)
 {
@@ -131,7 +132,7 @@ static status name_folder(fetch *f)
     return STATUS_OK;
 }
 
-/* Waits for another process that fetches the same. */
+/* Locks the folder; waits while another process fetches into it. */
 static status lock_folder(const fetch *f, int *lock)
 {
     TRY(atomic_make_folders(f->folder));
@@ -153,7 +154,7 @@ static status read_index(fetch *f)
     int64_t bytes = 0;
     TRY(reading_file(&text, &bytes, path));
     f->index = text ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
-    if (!json_is_object(json_object_get(f->index, "files"))) { /* fetched anew */
+    if (!json_is_object(json_object_get(f->index, "files"))) { /* all files are fetched again */
         json_decref(f->index);
         f->index = json_pack("{s:s, s:{}}", "url", f->url, "files");
     }
@@ -167,8 +168,8 @@ static status write_index(const fetch *f)
     return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
-/* True if the file of this name is here in the same version. A store without ETags has no versions. */
-static bool is_here(const fetch *f, const char *name, const object_entry *e)
+/* True if the local file has the object's size and ETag. A store without ETags has no versions: always false. */
+static bool is_current(const fetch *f, const char *name, const object_entry *e)
 {
     struct stat facts;
     AUTO_FREE char *path = must_format("%s/%s", f->folder, name);
@@ -178,16 +179,16 @@ static bool is_here(const fetch *f, const char *name, const object_entry *e)
     return there && etag && *etag && strcmp(etag, e->etag) == 0;
 }
 
-/* Removes files that the store no longer has, so that no file of an older version stands among the new. */
-static status remove_others(const fetch *f)
+/* Removes files that the store no longer has or has changed, so that versions do not mix. */
+static status remove_stale(const fetch *f)
 {
     const char *name;
     json_t *value, *files = json_object_get(f->index, "files");
     void *next;
     json_object_foreach_safe(files, next, name, value)
     {
-        const object_entry *e = find(f, name);
-        if (e && is_file_name(name) && is_here(f, name, e))
+        const object_entry *e = find_object(f, name);
+        if (e && is_file_name(name) && is_current(f, name, e))
             continue;
         AUTO_FREE char *path = must_format("%s/%s", f->folder, name);
         status removed = is_file_name(name) ? atomic_remove(path) : STATUS_OK;
@@ -208,8 +209,8 @@ static void list_missing(fetch *f)
         if (e->folder || !is_needed(name))
             continue;
         f->bytes += e->bytes;
-        if (is_here(f, name, e)) {
-            f->there += e->bytes;
+        if (is_current(f, name, e)) {
+            f->local_bytes += e->bytes;
             continue;
         }
         f->item[f->items++] =
@@ -228,9 +229,9 @@ static status check_room(const fetch *f)
     for (int i = 0; i < f->items; i++)
         wanted += f->item[i].header ? 0 : f->item[i].bytes;
     if (statvfs(f->folder, &disk) != 0)
-        return STATUS_OK; /* writing will tell */
+        return STATUS_OK; /* a write then reports a full disk */
     int64_t room = (int64_t)disk.f_bavail * (int64_t)disk.f_frsize;
-    if (wanted > 0 && room - wanted < LEFT_FREE)
+    if (wanted > 0 && room - wanted < DISK_RESERVE)
         return status_fail(STATUS_FAILED,
                            "%s: %s are to be fetched into %s, whose disk has %s free, and 1 GiB is left: "
                            "free some, or set XDG_CACHE_HOME",
@@ -238,20 +239,18 @@ static status check_room(const fetch *f)
     return STATUS_OK;
 }
 
-static void note_finished(void *context, int item)
+static void record_fetched(void *context, int item)
 {
     fetch *f = context;
     const download_item *it = &f->item[item];
     json_object_set_new(json_object_get(f->index, "files"), it->key + strlen(f->prefix),
                         json_pack("{s:s, s:I}", "etag", it->etag, "bytes", (json_int_t)it->bytes));
-    if (write_index(f) != STATUS_OK) /* it is then fetched again */
+    if (write_index(f) != STATUS_OK) /* the next run fetches this file again */
         log_warn("%s", status_message());
 }
 
 /* Prints to standard error, since the command's output may go to standard output. */
-static void log_folder(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static void log_folder(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static void log_line(const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -260,11 +259,11 @@ static void log_folder(const char *format, ...)
     va_end(list);
 }
 
-static void tell_progress(void *context, int64_t bytes)
+static void log_progress(void *context, int64_t bytes)
 {
     const fetch *f = context;
-    log_folder("%s: %s of %s, %s/s\n", f->url, BYTES_TEXT(f->there + bytes), BYTES_TEXT(f->bytes),
-               BYTES_TEXT((double)bytes / (clock_seconds() - f->begun)));
+    log_line("%s: %s of %s, %s/s\n", f->url, BYTES_TEXT(f->local_bytes + bytes), BYTES_TEXT(f->bytes),
+             BYTES_TEXT((double)bytes / (clock_seconds() - f->start_seconds)));
 }
 
 static status fetch_missing(fetch *f)
@@ -273,30 +272,30 @@ static status fetch_missing(fetch *f)
     list_missing(f);
     TRY(check_room(f));
     if (f->items == 0) {
-        log_folder("%s: %s, kept in %s\n", f->url, all, f->folder);
+        log_line("%s: %s, kept in %s\n", f->url, all, f->folder);
         return STATUS_OK;
     }
     if (f->part == FOLDER_HEADERS)
-        log_folder("%s: names and sizes of %s\n", f->url, all);
+        log_line("%s: names and sizes of %s\n", f->url, all);
     else
-        log_folder("%s: %s, of which %s are here, into %s\n", f->url, all, BYTES_TEXT(f->there), f->folder);
-    f->begun = clock_seconds();
-    const download_watcher watcher = {.finished = note_finished, .progress = tell_progress, .context = f};
+        log_line("%s: %s, of which %s are here, into %s\n", f->url, all, BYTES_TEXT(f->local_bytes), f->folder);
+    f->start_seconds = clock_seconds();
+    const download_watcher watcher = {.finished = record_fetched, .progress = log_progress, .context = f};
     return download(f->bucket, f->item, f->items, 0600, &watcher, NULL);
 }
 
 static status fetch_all(fetch *f)
 {
-    AUTO_CLOSE lock = -1; /* and unlocked */
+    AUTO_CLOSE lock = -1; /* closing unlocks */
     TRY(object_open(&f->s, f->bucket, NULL));
-    TRY(choose(f));
+    TRY(choose_checkpoint(f));
     TRY(name_folder(f));
     TRY(lock_folder(f, &lock));
     AUTO_FREE char *mark = must_format("%s/" FOLDER_NO_VALUES, f->folder);
     if (f->part == FOLDER_HEADERS)
         TRY(atomic_replace(mark, "", 0));
     TRY(read_index(f));
-    TRY(remove_others(f));
+    TRY(remove_stale(f));
     return fetch_missing(f);
 }
 

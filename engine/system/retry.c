@@ -7,13 +7,13 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-static const double FIRST_PAUSE = 0.05; /* seconds; doubles: 8 tries last 6.4 s */
+static const double FIRST_PAUSE = 0.05; /* seconds; doubled after each failure: 8 tries last 6.4 s */
 
-/* Errors that may pass, and how often a call is tried. Rights and links that change under a name (credentials that are
- * renewed, an automounter) come back within a moment, or are a mistake of a user, who waits for the message. */
+/* Transient errors and the number of tries for each. EACCES and ELOOP pass within a moment (renewed credentials, an
+ * automounter) or are a user's mistake, so that few tries let him read the message soon. */
 static const struct {
     int error, tries;
-} passing[] = {
+} transient_errors[] = {
     {EINTR, 100},      {EAGAIN, 8},       {EIO, 8},      {ESTALE, 8},       {ETIMEDOUT, 8}, {EBUSY, 8},
     {ENOLINK, 8},      {EREMOTEIO, 8},    {ENOMEM, 8},   {ENFILE, 8},       {ENETDOWN, 8},  {ENETUNREACH, 8},
     {EHOSTDOWN, 8},    {EHOSTUNREACH, 8}, {ENOTCONN, 8}, {ECONNREFUSED, 8}, {ESHUTDOWN, 8}, {ECONNRESET, 8},
@@ -22,14 +22,14 @@ static const struct {
 
 bool retry_again(retry *r, int error, const char *path)
 {
-    enum { SAID = 4 }; /* warns at this failure, not of shorter trouble */
+    enum { WARNED_FAILURE = 4 }; /* the failure that warns: shorter trouble stays silent */
     int tries = 1;
-    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
-        if (passing[i].error == error)
-            tries = passing[i].tries;
+    for (size_t i = 0; i < sizeof transient_errors / sizeof *transient_errors; i++)
+        if (transient_errors[i].error == error)
+            tries = transient_errors[i].tries;
     bool again = ++r->failures < tries;
     if (again && error != EINTR) {
-        if (r->failures == SAID)
+        if (r->failures == WARNED_FAILURE)
             log_warn("%s: %s; trying again", path, strerror(error));
         struct timespec left = clock_timespec(FIRST_PAUSE * (double)(1 << (r->failures < 16 ? r->failures - 1 : 15)));
         while (nanosleep(&left, &left) != 0 && errno == EINTR)

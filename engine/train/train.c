@@ -113,7 +113,7 @@ static void add_fetched(training *t, const readiness *all)
 static int find_other_assignment(int *like, const training *t, const readiness *all)
 {
     for (int i = 0; i < comm_ranks(t->world); i++) {
-        grid g = grid_of(&t->grid, i);
+        grid g = grid_for_rank(&t->grid, i);
         int at[GRID_AXES] = {0};
         at[GRID_DATA] = g.at[GRID_DATA];
         *like = grid_rank_at(&g, at);
@@ -159,10 +159,10 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
     free(all);
     TRY(training_save_advance(t, saving, lost));
     if (other >= 0)
-        return training_end_for(t, INCIDENT_DATA,
-                                "step %lld: rank %d on %s has read or dealt other tokens than rank %d on %s, which has "
-                                "the same samples: are data.train and data.validation the same files on both?",
-                                (long long)t->at.step + 1, other, t->hosts[other], like, t->hosts[like]);
+        return training_fail(t, INCIDENT_DATA,
+                             "step %lld: rank %d on %s has read or dealt other tokens than rank %d on %s, which has "
+                             "the same samples: are data.train and data.validation the same files on both?",
+                             (long long)t->at.step + 1, other, t->hosts[other], like, t->hosts[like]);
     /* The ranks of one model read the same samples. */
     batch->left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
     batch->second_targets /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
@@ -218,12 +218,12 @@ static status pass_over(training *t)
     const config *c = t->config;
     double rate = learning_rate_at(&t->schedule, t->at.updates + 1 - t->at.schedule_updates);
     if (t->at.skipped + 1 >= c->train.max_skipped)
-        return training_end_for(t, INCIDENT_DATA,
-                                "step %lld: every sample of %lld steps in a row is left out (data.skip_bad, "
-                                "train.max_skipped): is data.train of another tokenizer than this model's, of "
-                                "model.vocab_size %lld?",
-                                (long long)t->at.step + 1, (long long)t->at.skipped + 1,
-                                (long long)c->model.shape.vocab_size);
+        return training_fail(t, INCIDENT_DATA,
+                             "step %lld: every sample of %lld steps in a row is left out (data.skip_bad, "
+                             "train.max_skipped): is data.train of another tokenizer than this model's, of "
+                             "model.vocab_size %lld?",
+                             (long long)t->at.step + 1, (long long)t->at.skipped + 1,
+                             (long long)c->model.shape.vocab_size);
     t->at.samples += training_batch(t, t->at.step);
     t->at.step++;
     t->at.skipped++;
@@ -378,11 +378,10 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     if (ready != STATUS_OK || *asked == SIGNALS_STOP)
         return ready;
     if (missing == end)
-        return training_end_for(t, INCIDENT_DATA,
-                                "data.validation %s: each of its %lld samples is left out (data.skip_bad): is it of "
-                                "another tokenizer than this model's, of model.vocab_size %lld?",
-                                t->config->data.validation.item[set].path, (long long)end,
-                                (long long)o->shape.vocab_size);
+        return training_fail(t, INCIDENT_DATA,
+                             "data.validation %s: each of its %lld samples is left out (data.skip_bad): is it of "
+                             "another tokenizer than this model's, of model.vocab_size %lld?",
+                             t->config->data.validation.item[set].path, (long long)end, (long long)o->shape.vocab_size);
     *loss = sum / ((double)(end - missing) * (double)o->sequence);
     return STATUS_OK;
 }

@@ -97,7 +97,7 @@ static status undo(training *t, const finding *f)
 /* Describes a rank's most loaded expert in the last step, if the pipeline does not split the layers. */
 static char *hottest_of(const training *t, int rank)
 {
-    grid of = grid_of(&t->grid, rank);
+    grid of = grid_for_rank(&t->grid, rank);
     int64_t first, count;
     const loads *spread = t->report->loads;
     if (!spread || t->grid.size[GRID_PIPELINE] > 1)
@@ -121,7 +121,7 @@ static void say_pace(training *t, int rank, bool recovered)
         "median of the ranks that have the same work%s%s",
         (long long)t->at.step, rank, t->hosts[rank], PACE_WINDOW, ratio, hottest ? "; " : "", hottest ? hottest : "");
     watchdog_text text;
-    incident what = training_incident_of(t, &text, INCIDENT_SLOW, words, rank);
+    incident what = training_make_incident(t, &text, INCIDENT_SLOW, words, rank);
     what.host = t->hosts[rank];
     log_warn("%s", words);
     (void)incident_log_append(t->folder, &what);
@@ -144,10 +144,10 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
         .loss = loss, .norm = norm, .skipped = c->train.max_skipped > 0 && t->at.skipped >= c->train.max_skipped};
     *undone = false;
     if (f.skipped && !c->run.spike.rewind)
-        return training_end_for(t, INCIDENT_NUMBERS,
-                                "step %lld: gradients were not finite for %lld steps in a row (train.max_skipped): "
-                                "lower optimizer.lr, or look at the data of these steps",
-                                (long long)t->at.step, (long long)t->at.skipped);
+        return training_fail(t, INCIDENT_NUMBERS,
+                             "step %lld: gradients were not finite for %lld steps in a row (train.max_skipped): "
+                             "lower optimizer.lr, or look at the data of these steps",
+                             (long long)t->at.step, (long long)t->at.skipped);
     if (c->run.spike.zscore > 0 && skipped && t->islands)
         islands_found_spike(t->islands, t->at.step);
     if (c->run.spike.zscore <= 0 || (skipped && !f.skipped))

@@ -36,7 +36,7 @@ enum { NAMED_LEFT_OUT = 4 }; /* samples reported one by one */
 static void say_left_out(void *context, const char *words)
 {
     training *t = context;
-    if (!grid_leads(&t->grid, AXIS_SAMPLES))
+    if (!grid_is_first(&t->grid, AXIS_SAMPLES))
         return;
     int64_t count = ++t->now.told_left_out;
     if (count > NAMED_LEFT_OUT && (count & (count - 1)) != 0)
@@ -165,7 +165,7 @@ static status open_rank(training *t, const devices_row *row)
     int cores = omp_get_num_procs() / comm_local_ranks(t->world);
     int threads = c->train.threads > 0 ? c->train.threads : cores > 0 ? cores : 1;
     omp_set_num_threads(threads);
-    TRY(config_lay_out(&t->grid, c, comm_ranks(t->world), comm_rank(t->world)));
+    TRY(config_make_grid(&t->grid, c, comm_ranks(t->world), comm_rank(t->world)));
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.device = row;
@@ -398,7 +398,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     TRY(comm_all_status(all, training_tracking_login(t)));
     /* The start's unique 128-bit id: the watchdog's, or, without one, drawn. */
     snprintf(t->run, sizeof t->run, "%s", watchdog_run(t->watchdog));
-    TRY(comm_all_status(comm_world(t->world), *t->run ? STATUS_OK : manifest_draw_run(t->run)));
+    TRY(comm_all_status(comm_world(t->world), *t->run ? STATUS_OK : manifest_draw_run_id(t->run)));
     comm_broadcast_bytes(comm_world(t->world), t->run, sizeof t->run, 0);
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));

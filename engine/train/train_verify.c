@@ -132,7 +132,7 @@ static status undo(training *t, const verdict *v)
     int64_t from = t->at.step;
     if (comm_rank(t->world) == 0) {
         watchdog_text text;
-        incident what = training_incident_of(t, &text, INCIDENT_NUMBERS, v->words, v->rank);
+        incident what = training_make_incident(t, &text, INCIDENT_NUMBERS, v->words, v->rank);
         what.host = v->rank >= 0 ? t->hosts[v->rank] : NULL;
         log_warn("%s", v->words);
         if (t->guards.unverified + 1 >= MOST_TIMES)

@@ -1,6 +1,6 @@
-/* The load of experts, the losses of their routers and the gradient of these. Rows of logits are short: a warp reads
- * one two or three times from the cache. Counts are integers, added by atomics; sums over tokens are fp64: each token's
- * values are stored apart before one block adds them in order.
+/* The load of experts, their routers' losses and the losses' gradient. Rows of logits are short: a warp reads one two
+ * or three times from the cache. To be deterministic, counts are integers, added by atomics, and sums over tokens are
+ * fp64: each token's values are stored before one block adds them in order.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -9,16 +9,16 @@
 static constexpr int THREADS = 256, WARPS = THREADS / WARP, SUM_THREADS = 512;
 
 struct launch_choices {
-    const int32_t *chosen; /* [tokens, active] */
-    const int32_t *token_positions; /* or NULL: token t is at t */
+    const int32_t *chosen;          /* [tokens, active] */
+    const int32_t *token_positions; /* [tokens], or NULL: token t is at t */
     int64_t tokens, active, groups, experts;
     int32_t sequence; /* tokens of a group; 0: there is one */
 };
 
 struct launch_router {
-    const void *logits;    /* [tokens, experts] T */
-    const float *load;     /* [groups, experts] */
-    const int32_t *token_positions; /* or NULL */
+    const void *logits;             /* [tokens, experts] T */
+    const float *load;              /* [groups, experts] */
+    const int32_t *token_positions; /* [tokens], or NULL */
     int64_t tokens, experts;
     int32_t sequence;
     bool sigmoid;
@@ -60,22 +60,22 @@ DEVICE int64_t sum_of_counts(const int32_t *counts, int32_t experts)
     return warp_sum(sum);
 }
 
-KERNEL(WARP, 1) share_counts(float *load, const int32_t *counts, int32_t experts)
+KERNEL(WARP, 1) normalise_counts(float *load, const int32_t *counts, int32_t experts)
 {
     int64_t sum = sum_of_counts(counts, experts);
     for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP)
         load[e] = (float)((double)((int64_t)experts * counts[e]) / (double)sum);
 }
 
-KERNEL(WARP, 1) move_bias(float *bias, const int32_t *counts, const float *control, int32_t experts, float rate)
+KERNEL(WARP, 1) step_bias(float *bias, const int32_t *counts, const float *control, int32_t experts, float rate)
 {
     if (control[CONTROL_SKIP] != 0)
         return;
     int64_t sum = sum_of_counts(counts, experts);
     for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP) {
-        int64_t lacks = sum - (int64_t)experts * counts[e];
-        if (lacks != 0)
-            bias[e] += lacks > 0 ? rate : -rate;
+        int64_t deficit = sum - (int64_t)experts * counts[e];
+        if (deficit != 0)
+            bias[e] += deficit > 0 ? rate : -rate;
     }
 }
 
@@ -91,14 +91,14 @@ DEVICE sigmoid sigmoid_of(float x)
     return {x >= 0.0f ? one : e * one, e * one * one};
 }
 
-/* A row's statistics for the losses: its largest logit, 1 / sum exp(logit - largest), log sum exp, 1 / the sum that
- * normalises probabilities, and the mean of the load by probability. */
-struct row_facts {
-    float largest, part, lse, share, mean;
+/* A row's statistics for the losses: its maximum logit, 1 / sum exp(logit - max), log sum exp, 1 / the sum that
+ * normalises probabilities, and the mean load weighted by probability. */
+struct row_statistics {
+    float max_logit, inverse_exps, lse, inverse_scores, mean_load;
 };
 
 /* Computes a row's statistics; every lane of a warp has all of them. */
-template <typename T> DEVICE row_facts facts_of(const T *row, const float *load, const launch_router &of)
+template <typename T> DEVICE row_statistics compute_statistics(const T *row, const float *load, const launch_router &of)
 {
     int lane = (int)threadIdx.x % WARP;
     float largest = -INFINITY, exps = 0, shares = 0, dot = 0;
@@ -116,25 +116,25 @@ template <typename T> DEVICE row_facts facts_of(const T *row, const float *load,
     return {largest, 1.0f / exps, largest + logf(exps), 1.0f / shares, warp_sum(dot) / shares};
 }
 
-DEVICE const float *load_of(const launch_router &of, int64_t token)
+DEVICE const float *load_row(const launch_router &of, int64_t token)
 {
     return of.load + group_of(of.token_positions, of.sequence, token) * of.experts;
 }
 
-/* losses[token, 2] = the mean load, log sum exp squared */
-template <typename T> KERNEL(THREADS, 4) balance_row(double *losses, launch_router of)
+/* losses[tokens, 2] = the mean load, log sum exp squared */
+template <typename T> KERNEL(THREADS, 4) balance_rows(double *losses, launch_router of)
 {
     int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (token >= of.tokens)
         return;
-    row_facts f = facts_of((const T *)of.logits + token * of.experts, load_of(of, token), of);
+    row_statistics f = compute_statistics((const T *)of.logits + token * of.experts, load_row(of, token), of);
     if (threadIdx.x % WARP == 0) {
-        losses[2 * token] = (double)f.mean;
+        losses[2 * token] = (double)f.mean_load;
         losses[2 * token + 1] = (double)f.lse * (double)f.lse;
     }
 }
 
-/* sums[i] (+)= the sum of losses[tokens, i], i the block; one order */
+/* sums[i] (+)= sum of losses[tokens, i] by block i, always in the same order */
 KERNEL(SUM_THREADS, 1) balance_sum(float *sums, const double *losses, int64_t tokens, bool accumulate)
 {
     SHARED(double, part, SUM_THREADS / WARP);
@@ -153,29 +153,29 @@ KERNEL(SUM_THREADS, 1) balance_sum(float *sums, const double *losses, int64_t to
     }
 }
 
-/* dlogits may lie where `addend` does. */
+/* dlogits may be in place of `addend`. */
 template <typename T>
 KERNEL(THREADS, 4)
-balance_slopes(T *dlogits, const T *addend, const step_scalars *scalars, launch_router of, launch_losses losses)
+balance_grad_rows(T *dlogits, const T *addend, const step_scalars *scalars, launch_router of, launch_losses losses)
 {
     int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (token >= of.tokens)
         return;
     const T *row = (const T *)of.logits + token * of.experts;
-    const float *load = load_of(of, token);
-    row_facts f = facts_of(row, load, of);
+    const float *load = load_row(of, token);
+    row_statistics f = compute_statistics(row, load, of);
     float factor = scalars->loss_scale / scalars->batch_tokens;
-    float imbalance = factor * losses.load * f.share, large = factor * losses.z * 2.0f * f.lse * f.part;
+    float imbalance = factor * losses.load * f.inverse_scores, z = factor * losses.z * 2.0f * f.lse * f.inverse_exps;
     for (int64_t e = (int)threadIdx.x % WARP; e < of.experts; e += WARP) {
-        float x = to_float(row[e]), each = expf(x - f.largest), slope = of.sigmoid ? sigmoid_of(x).slope : each;
-        float d = imbalance * slope * (load[e] - f.mean) + large * each;
+        float x = to_float(row[e]), each = expf(x - f.max_logit), slope = of.sigmoid ? sigmoid_of(x).slope : each;
+        float d = imbalance * slope * (load[e] - f.mean_load) + z * each;
         from_float(dlogits[token * of.experts + e], addend ? d + to_float(addend[token * of.experts + e]) : d);
     }
 }
 
 /* ---- entry points ------------------------------------------------------------------------------------------------ */
 
-/* counts[groups, experts] (+)= how often each was chosen */
+/* counts[groups, experts] (+)= number of choices of each expert */
 static int add_choices(const run_context *r, int32_t *counts, const launch_choices &of, bool accumulate)
 {
     const int64_t choices = of.tokens * of.active, count = of.groups * of.experts;
@@ -212,7 +212,7 @@ void cuda_expert_count(const op *o, const run_context *r)
 /* load [experts] = experts counts / the sum of counts */
 void cuda_expert_share(const op *o, const run_context *r)
 {
-    cuda_launched(o, launch(share_counts, 1, WARP, 0, r->stream, whole<float>(o, o->out[0], r),
+    cuda_launched(o, launch(normalise_counts, 1, WARP, 0, r->stream, whole<float>(o, o->out[0], r),
                             data<const int32_t>(o->in[0], r), (int32_t)o->in[0]->shape[0]));
 }
 
@@ -220,7 +220,7 @@ void cuda_expert_share(const op *o, const run_context *r)
 void cuda_expert_bias(const op *o, const run_context *r)
 {
     cuda_launched(o,
-                  launch(move_bias, 1, WARP, 0, r->stream, data<float>(o->out[0], r), data<const int32_t>(o->in[0], r),
+                  launch(step_bias, 1, WARP, 0, r->stream, data<float>(o->out[0], r), data<const int32_t>(o->in[0], r),
                          data<const float>(o->in[1], r), (int32_t)o->in[0]->shape[0], o->at.scale));
 }
 
@@ -243,7 +243,7 @@ void cuda_balance(const op *o, const run_context *r)
     const launch_router of = router_of(o, r, o->in[2]);
     double *scratch = data<double>(o->scratch, r);
     cuda_launched(o, of.tokens == 0 ? 0 : with_type(o->in[0]->type, [&](auto t) {
-                      return launch(balance_row<decltype(t)>, blocks_for(of.tokens, WARPS), THREADS, 0, r->stream,
+                      return launch(balance_rows<decltype(t)>, blocks_for(of.tokens, WARPS), THREADS, 0, r->stream,
                                     scratch, of);
                   }));
     cuda_launched(o, launch(balance_sum, 2, SUM_THREADS, 0, r->stream, data<float>(o->out[0], r),
@@ -257,7 +257,7 @@ void cuda_balance_grad(const op *o, const run_context *r)
     const launch_losses losses = {o->at.balance.load, o->at.balance.z};
     cuda_launched(o, of.tokens == 0 ? 0 : with_type(o->in[0]->type, [&](auto t) {
                       using T = decltype(t);
-                      return launch(balance_slopes<T>, blocks_for(of.tokens, WARPS), THREADS, 0, r->stream,
+                      return launch(balance_grad_rows<T>, blocks_for(of.tokens, WARPS), THREADS, 0, r->stream,
                                     whole<T>(o, o->out[0], r), whole<const T>(o, o->in[4], r),
                                     data<const step_scalars>(o->in[2], r), of, losses);
                   }));

@@ -1,4 +1,4 @@
-
+/* Checks a device at its start: versions, hardware queues, each PTX instruction of device.cuh, and pinned memory. */
 #include <cublasLt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 
 enum { WORDS = 512, COPY_BYTES = 16 << 20, NEEDED_SHARED = 99 << 10 };
 
-static const double RIGHT_TO = 1e-6;
+static const double TOLERANCE = 1e-6;
 
-static void versions(const check *c)
+static void check_versions(const check *c)
 {
     char words[WORDS];
     int driver = 0;
@@ -29,7 +29,7 @@ static void versions(const check *c)
     c->say(c->context, queues && atoi(queues) >= 16 ? DEVICE_RIGHT : DEVICE_REFUSED, "hardware queues", words);
 }
 
-static void instruction(const check *c, const launch_check *which)
+static void check_instruction(const check *c, const launch_check *which)
 {
     char in[LAUNCH_CHECK_BYTES] = {0}, out[LAUNCH_CHECK_BYTES], words[WORDS];
     void *memory = NULL;
@@ -50,12 +50,12 @@ static void instruction(const check *c, const launch_check *which)
     if (error)
         snprintf(words, sizeof words, "the launch failed: %s", cudaGetErrorString((cudaError_t)error));
     else
-        snprintf(words, sizeof words, "worst error %.3g of %.3g", worst, RIGHT_TO);
-    c->say(c->context, error ? DEVICE_REFUSED : worst <= RIGHT_TO ? DEVICE_RIGHT : DEVICE_WRONG, which->name, words);
+        snprintf(words, sizeof words, "worst error %.3g of %.3g", worst, TOLERANCE);
+    c->say(c->context, error ? DEVICE_REFUSED : worst <= TOLERANCE ? DEVICE_RIGHT : DEVICE_WRONG, which->name, words);
 }
 
 /* Copies pinned memory to the device and back, and reports the time of each way. */
-static void pinned(const check *c)
+static void check_pinned_copies(const check *c)
 {
     void *host = NULL, *arena = NULL;
     char words[WORDS];
@@ -102,10 +102,10 @@ void check_all(const check *c)
         p->name, p->major, p->minor, p->multiProcessorCount, (double)p->totalGlobalMem / (1 << 30),
         (double)p->l2CacheSize / (1 << 20), p->sharedMemPerBlockOptin >> 10);
     c->say(c->context, p->sharedMemPerBlockOptin >= NEEDED_SHARED ? DEVICE_RIGHT : DEVICE_WRONG, "GPU", words);
-    versions(c);
+    check_versions(c);
     for (int which = 0; which < LAUNCH_CHECKS; which++)
-        instruction(c, &launch_checks[which]);
-    pinned(c);
+        check_instruction(c, &launch_checks[which]);
+    check_pinned_copies(c);
     c->say(c->context, DEVICE_NOT_ASKED, "stream-ordered allocation",
            "one cudaMalloc takes the arena, and nothing after it");
 }

@@ -26,20 +26,20 @@
 
 #ifdef __CUDACC__
 
-/* a kernel of at most `threads` threads a block, of which `blocks` should fit on one multiprocessor */
+/* Declares a kernel of at most `threads` threads a block; registers are limited so that `blocks` fit on an SM. */
 #define KERNEL(threads, blocks)                          __global__ void __launch_bounds__(threads, blocks)
 #define SHARED(type, name, count)                        __shared__ __align__(16) type name[count]
 #define SHARED_DYNAMIC(name)                             extern __shared__ __align__(128) unsigned char name[]
 #define UNROLL                                           _Pragma("unroll")
 #define LAUNCH(kernel, grid, block, shared, stream, ...) kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
 
-template <typename K> static inline int ask_shared(K *kernel, int bytes)
+template <typename K> static inline int raise_shared_limit(K *kernel, int bytes)
 {
     return (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-/* The most bytes of shared memory a block may have, static and dynamic together. */
-static inline int device_shared(void)
+/* Returns the limit of a block's shared memory in bytes, static and dynamic together; 0 on failure. */
+static inline int device_shared_bytes(void)
 {
     int gpu = 0, bytes = 0;
     if (cudaGetDevice(&gpu) != cudaSuccess ||
@@ -88,7 +88,7 @@ DEVICE void atomic_add(unsigned long long *to, unsigned long long value)
     atomicAdd(to, value);
 }
 
-/* Returns the value before. */
+/* Returns the old value. */
 DEVICE int32_t atomic_add(int32_t *to, int32_t value)
 {
     return atomicAdd(to, value);
@@ -106,7 +106,7 @@ DEVICE float fast_exp2(float x)
     return y;
 }
 
-/* a / b for |b| < 2^126, or for an infinite b, which gives 0 */
+/* Computes a / b for |b| < 2^126; an infinite b gives 0. */
 DEVICE float fast_quotient(float a, float b)
 {
     return __fdividef(a, b);
@@ -128,7 +128,7 @@ DEVICE uint32_t shared_address(const void *shared)
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* Copies 16 bytes from global to shared memory, past the registers; zeros where not `valid` (then it does not read). */
+/* Copies 16 bytes from global to shared memory, past the registers; writes zeros without reading if not `valid`. */
 DEVICE void copy_async(void *shared, const void *global, bool valid)
 {
     int bytes = valid ? 16 : 0;
@@ -141,7 +141,7 @@ DEVICE void copy_commit(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until at most `pending` of this thread's youngest groups are still under way. */
+/* Waits until at most `pending` of this thread's youngest groups of copies are incomplete. */
 template <int pending> DEVICE void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -163,7 +163,7 @@ DEVICE void load_matrix_transposed(uint32_t (&to)[4], const void *row)
                  : "memory");
 }
 
-/* c += a b; the unused last argument picks the type of the elements */
+/* Computes c += a b on the tensor cores; the unused last argument selects the elements' type. */
 DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -184,16 +184,16 @@ DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uin
 #include <cuda_shim.h>
 #endif
 
-/* Bytes of shared memory that a block has without asking, kernel by kernel; and the static bytes that a kernel with
- * dynamic shared memory may declare: the device counts the two together. */
-static constexpr int SHARED_UNASKED = 48 * 1024, SHARED_DECLARED = 1024;
+/* A block may use SHARED_DEFAULT bytes without raising its kernel's limit, static and dynamic together. A kernel with
+ * dynamic shared memory declares at most SHARED_STATIC static bytes. */
+static constexpr int SHARED_DEFAULT = 48 * 1024, SHARED_STATIC = 1024;
 
 template <typename K> static inline int allow_shared(K *kernel, int bytes)
 {
-    return bytes + SHARED_DECLARED <= SHARED_UNASKED ? 0 : ask_shared(kernel, bytes);
+    return bytes + SHARED_STATIC <= SHARED_DEFAULT ? 0 : raise_shared_limit(kernel, bytes);
 }
 
-/* Launches a kernel with `shared` dynamic bytes of shared memory; a CUDA error, 0 for none. */
+/* Launches a kernel with `shared` dynamic bytes of shared memory; returns the CUDA error, or 0. */
 template <typename K, typename... A>
 static inline int launch(K *kernel, dim3 grid, unsigned block, int shared, void *stream, A... arguments)
 {
@@ -204,8 +204,8 @@ static inline int launch(K *kernel, dim3 grid, unsigned block, int shared, void 
     return launch_result();
 }
 
-/* dynamic bytes that a launch can have at most: 227 KiB on sm_90 and sm_100, 163 on sm_80, 99 on sm_86 and sm_89 */
-static inline int shared_most(void)
+/* Returns the limit of a launch's dynamic bytes: 226 KiB on sm_90 and sm_100, 162 on sm_80, 98 on sm_86 and sm_89. */
+static inline int max_dynamic_shared(void)
 {
-    return device_shared() - SHARED_DECLARED;
+    return device_shared_bytes() - SHARED_STATIC;
 }

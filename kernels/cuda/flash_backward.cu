@@ -266,7 +266,7 @@ static int run(const arguments<T> &a)
 /* True if the device has the shared memory of large tiles; GPUs of 99 KiB a block do not. */
 template <typename T, int D> static bool fits(int own, int others)
 {
-    return tiles_bytes<T, D, D>(own, others, 2) <= shared_most();
+    return tiles_bytes<T, D, D>(own, others, 2) <= max_dynamic_shared();
 }
 
 template <typename T>

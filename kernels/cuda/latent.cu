@@ -212,7 +212,7 @@ static int decode(const op *o, const run_context *r)
     const latent_sizes of = latent_sizes_of(o);
     const int64_t samples = q->shape[0], items = samples * of.width,
                   bytes = (of.width + of.rank) * (int64_t)sizeof(float);
-    if (of.heads < 1 || of.nope < 1 || of.rope < 1 || of.rank < 1 || bytes > shared_most())
+    if (of.heads < 1 || of.nope < 1 || of.rope < 1 || of.rank < 1 || bytes > max_dynamic_shared())
         return (int)cudaErrorInvalidValue;
     return with_type(q->type, [&](auto t) {
         using T = decltype(t);

@@ -212,7 +212,7 @@ template <typename... More> static inline bool aligned_all(const void *at, More.
 static inline int held_bytes(int64_t floats)
 {
     int64_t bytes = floats * (int64_t)sizeof(float);
-    return bytes <= shared_most() ? (int)bytes : 0;
+    return bytes <= max_dynamic_shared() ? (int)bytes : 0;
 }
 
 /* Calls f(T()) with the type that `type` names; an unknown one is an error of the caller. */

@@ -5,10 +5,10 @@
 
 #include "memory/log.h"
 
-/* Far beyond any cluster; four such sizes still multiply without overflow. */
-enum { LARGEST = 32768 };
+/* Bounds each size far above any cluster's, so that the product of four does not overflow. */
+enum { MAX_AXIS_SIZE = 32768 };
 
-grid grid_of(const grid *g, int rank)
+grid grid_for_rank(const grid *g, int rank)
 {
     grid other = *g;
     other.rank = rank;
@@ -33,7 +33,7 @@ int64_t grid_ranks_of(const int size[GRID_AXES])
     return ranks;
 }
 
-unsigned grid_named(const int size[GRID_AXES])
+unsigned grid_shown(const int size[GRID_AXES])
 {
     unsigned named = 0;
     for (int i = 0; i < GRID_AXES; i++)
@@ -55,9 +55,9 @@ void grid_words(char out[GRID_WORDS], const int value[GRID_AXES], unsigned shown
 status grid_make(grid *out, int ranks, int rank, const int size[GRID_AXES])
 {
     for (int i = 0; i < GRID_AXES; i++)
-        if ((size[i] < 1 && !(i == GRID_DATA && size[i] == 0)) || size[i] > LARGEST)
+        if ((size[i] < 1 && !(i == GRID_DATA && size[i] == 0)) || size[i] > MAX_AXIS_SIZE)
             return status_fail(STATUS_USAGE, "parallel.%s=%d: a layout's sizes are from 1 to %d",
-                               axis_coordinates[i].name, size[i], LARGEST);
+                               axis_coordinates[i].name, size[i], MAX_AXIS_SIZE);
     MUST(ranks > 0 && rank >= 0 && rank < ranks, "rank %d of %d", rank, ranks);
     grid g = {.ranks = ranks};
     memcpy(g.size, size, sizeof g.size);
@@ -65,7 +65,7 @@ status grid_make(grid *out, int ranks, int rank, const int size[GRID_AXES])
     int data = size[GRID_DATA];
     long long model = grid_ranks_of(g.size);
     char sizes[GRID_WORDS];
-    grid_words(sizes, size, grid_named(size) & ~(1u << GRID_DATA), " x ", NULL);
+    grid_words(sizes, size, grid_shown(size) & ~(1u << GRID_DATA), " x ", NULL);
     if (ranks % model)
         return status_fail(STATUS_USAGE,
                            "%d rank%s cannot be laid out as %s x data: start a multiple of %lld, or change parallel.*",
@@ -78,11 +78,11 @@ status grid_make(grid *out, int ranks, int rank, const int size[GRID_AXES])
     g.size[GRID_DATA] = (int)(ranks / model);
     for (int a = 0; a < AXIS_COUNT; a++)
         g.block[a] = 1;
-    *out = grid_of(&g, rank);
+    *out = grid_for_rank(&g, rank);
     return STATUS_OK;
 }
 
-bool grid_leads(const grid *g, axis a)
+bool grid_is_first(const grid *g, axis a)
 {
     bool first = true;
     for (int i = 0; i < GRID_AXES; i++)
@@ -109,14 +109,14 @@ typedef struct members {
     int first, step, count, own;
 } members;
 
-static int block_of(const grid *g, axis a, int all)
+static int checked_block(const grid *g, axis a, int all)
 {
     int block = g->block[a];
     MUST(block >= 1 && all % block == 0, "%d ranks along %s in blocks of %d", all, axis_name(a), block);
     return block;
 }
 
-static members group_of(const grid *g, axis a)
+static members group_along(const grid *g, axis a)
 {
     int all = 1, own = 0, block;
     for (int i = GRID_AXES - 1; i >= 0; i--) {
@@ -127,10 +127,10 @@ static members group_of(const grid *g, axis a)
     case AXIS_ENDS:
         return all == 1 ? (members){0, 1, 1, own} : (members){0, all - 1, own == 0 || own == all - 1 ? 2 : 0, own};
     case AXIS_BLOCKS:
-        block = block_of(g, a, all);
+        block = checked_block(g, a, all);
         return (members){own - own % block, 1, block, own};
     case AXIS_ACROSS:
-        block = block_of(g, axis_rows[a].across, all);
+        block = checked_block(g, axis_rows[a].across, all);
         return (members){own % block, block, all / block, own};
     default:
         return (members){0, 1, all, own};
@@ -139,12 +139,12 @@ static members group_of(const grid *g, axis a)
 
 int grid_group_size(const grid *g, axis a)
 {
-    return group_of(g, a).count;
+    return group_along(g, a).count;
 }
 
 int grid_index(const grid *g, axis a)
 {
-    members m = group_of(g, a);
+    members m = group_along(g, a);
     return m.count ? (m.own - m.first) / m.step : -1;
 }
 
@@ -154,7 +154,7 @@ axis_group grid_group(const grid *g, axis a)
     if (out.ranks <= 1)
         return out;
     out.slots = axis_slots(a);
-    for (int i = 0; i < GRID_AXES; i++) /* a coordinate of one rank does not divide */
+    for (int i = 0; i < GRID_AXES; i++) /* a coordinate of one rank divides no tensor */
         if (g->size[i] == 1)
             out.slots &= ~(1u << i);
     return out;
@@ -162,7 +162,7 @@ axis_group grid_group(const grid *g, axis a)
 
 int grid_member(const grid *g, axis a, int i)
 {
-    members m = group_of(g, a);
+    members m = group_along(g, a);
     MUST(i >= 0 && i < m.count, "member %d of %d along %s", i, m.count, axis_name(a));
     int at[GRID_AXES], number = m.first + i * m.step;
     for (int k = 0; k < GRID_AXES; k++) {
@@ -193,5 +193,5 @@ int grid_span(const grid *g, axis a)
             apart |= g->size[i] > 1;
         }
     }
-    return axis_rows[a].rule == AXIS_BLOCKS && neighbours ? block_of(g, a, span) : span;
+    return axis_rows[a].rule == AXIS_BLOCKS && neighbours ? checked_block(g, a, span) : span;
 }

@@ -39,17 +39,17 @@ void grid_single(int size[GRID_AXES]);
 /* The number of ranks of such sizes; 0 counts as 1. */
 int64_t grid_ranks_of(const int size[GRID_AXES]);
 /* The coordinates to show to users in a layout of these sizes, bit by bit. */
-unsigned grid_named(const int size[GRID_AXES]);
+unsigned grid_shown(const int size[GRID_AXES]);
 /* Writes the coordinates of `shown` as words: "tensor 2 x data 4 x pipeline 1" if `between` is " x ". note[i], if any,
  * follows the i-th; NULL: no notes. */
 enum { GRID_WORDS = 192 };
 void grid_words(char out[GRID_WORDS], const int value[GRID_AXES], unsigned shown, const char *between,
                 const char *const *note);
 /* The same grid as another rank sees it. */
-grid grid_of(const grid *g, int rank);
+grid grid_for_rank(const grid *g, int rank);
 int grid_rank_at(const grid *g, const int at[GRID_AXES]);
 /* True if this rank is the first with its position along the axis. */
-bool grid_leads(const grid *g, axis a);
+bool grid_is_first(const grid *g, axis a);
 /* The number of ranks in this rank's group along an axis, 0 if it has none. */
 int grid_group_size(const grid *g, axis a);
 /* This rank's index in that group, or -1; along one coordinate that is the coordinate. */

@@ -7,17 +7,17 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* Two costs closer than this, relatively, are the same: sums of the same layers in another order. */
-static const double SAME = 1e-9;
+/* Costs with a smaller relative difference are equal: the same layers were summed in another order. */
+static const double TOLERANCE = 1e-9;
 
-typedef struct problem {
+typedef struct partition_problem {
     const partition_costs *costs;
-    double *before; /* [layers + 1]: cost of the layers before */
+    double *before; /* [layers + 1]: before[l] is the cost of layers 0..l-1 */
     int layers, chunks;
-} problem;
+} partition_problem;
 
 /* The cost of chunk `chunk` with layers [from, to). */
-static double cost_of(const problem *p, int chunk, int from, int to)
+static double cost_of(const partition_problem *p, int chunk, int from, int to)
 {
     return p->before[to] - p->before[from] + (chunk == 0 ? p->costs->first : 0) +
            (chunk == p->chunks - 1 ? p->costs->last : 0);
@@ -25,7 +25,7 @@ static double cost_of(const problem *p, int chunk, int from, int to)
 
 /* Fills best[c][l] with the least objective over divisions of layers l.. among chunks c.. (INFINITY: none). With
  * `limit` < 0 the objective is the most expensive chunk; else the sum of squares, no chunk above `limit`. */
-static void solve(double *best, const problem *p, double limit)
+static void fill_best(double *best, const partition_problem *p, double limit)
 {
     int L = p->layers, width = L + 1;
     for (int l = 0; l <= L; l++)
@@ -36,7 +36,7 @@ static void solve(double *best, const problem *p, double limit)
             for (int to = l + 1; to <= L; to++) {
                 double cost = cost_of(p, c, l, to), rest = best[(long)(c + 1) * width + to];
                 if (cost > (limit < 0 ? least : limit))
-                    break; /* more layers cost more, too */
+                    break; /* each further layer only adds cost */
                 double value = limit < 0 ? fmax(cost, rest) : cost * cost + rest;
                 least = value < least ? value : least;
             }
@@ -45,7 +45,7 @@ static void solve(double *best, const problem *p, double limit)
 }
 
 /* Walks down a solved table and gives each chunk the most layers that keep the optimum. */
-static void read_off(int *counts, const double *best, const problem *p, double limit)
+static void read_counts(int *counts, const double *best, const partition_problem *p, double limit)
 {
     int width = p->layers + 1, from = 0;
     for (int c = 0; c < p->chunks; c++) {
@@ -53,7 +53,7 @@ static void read_off(int *counts, const double *best, const problem *p, double l
         int taken = 0;
         for (int to = from + 1; to <= p->layers; to++) {
             double cost = cost_of(p, c, from, to);
-            if (cost <= limit && cost * cost + best[(long)(c + 1) * width + to] <= goal + SAME * fabs(goal))
+            if (cost <= limit && cost * cost + best[(long)(c + 1) * width + to] <= goal + TOLERANCE * fabs(goal))
                 taken = to - from;
         }
         MUST(taken > 0, "chunk %d of %d has no division", c, p->chunks);
@@ -70,16 +70,16 @@ status partition_automatic(int *counts, const partition_costs *costs, int layers
             "%d layers cannot be divided over %d pipeline chunks (stages x virtual stages): each needs at "
             "least one layer",
             layers, chunks);
-    problem p = {.costs = costs, .layers = layers, .chunks = chunks};
+    partition_problem p = {.costs = costs, .layers = layers, .chunks = chunks};
     p.before = must_alloc(sizeof *p.before * (layers + 1));
     p.before[0] = 0;
     for (int l = 0; l < layers; l++)
         p.before[l + 1] = p.before[l] + (costs->layers ? costs->layers[l] : 1);
     AUTO_FREE double *best = must_alloc(sizeof *best * (chunks + 1) * (layers + 1));
-    solve(best, &p, -1);
-    double limit = best[0] + SAME * fabs(best[0]);
-    solve(best, &p, limit);
-    read_off(counts, best, &p, limit);
+    fill_best(best, &p, -1);
+    double limit = best[0] + TOLERANCE * fabs(best[0]);
+    fill_best(best, &p, limit);
+    read_counts(counts, best, &p, limit);
     free(p.before);
     return STATUS_OK;
 }

@@ -80,7 +80,7 @@ plain|norm.cu|norm.cu|rows/norms|s,load_kept<HELD>(sum\, db,load_kept<HELD>(sum\
 race|vector.cuh|norm.cu|rows/banks|s,HELD \&\& V == 8 ? piece ^,false ? piece ^,|pieces of a norm's row meet in a bank
 race|vector.cuh|norm.cu|rows/banks|s,each = V < 4 ? V : 4,each = 1,|a norm's row is kept a number at a time
 race|vector.cuh|width.cu|rows/banks|s,HELD \&\& V == 8 ? piece ^,false ? piece ^,|pieces of the row of a norm over all heads meet in a bank
-plain|device.cuh|norm.cu|rows/wide|s,bytes + SHARED_DECLARED <= SHARED_UNASKED,bytes <= SHARED_UNASKED,|what a kernel declares is not counted to its shared memory
+plain|device.cuh|norm.cu|rows/wide|s,bytes + SHARED_STATIC <= SHARED_DEFAULT,bytes <= SHARED_DEFAULT,|what a kernel declares is not counted to its shared memory
 plain|grouped.cu|grouped.cu|grouped/rows|s,copy_wait<STAGES - 2>();,copy_wait<STAGES - 1>();,|a step of an expert's product is read before it is there
 race|grouped.cu|grouped.cu|grouped/rows|s,block_barrier(); /\* this step is there; no.*,,|experts' tiles are read and written at once
 plain|grouped.cu|grouped.cu|grouped/rows|s,tile -= all;,,|experts beyond a warp's lanes find no rows
@@ -197,11 +197,11 @@ plain|balance.cu|balance.cu|balance/count|s,int failed = accumulate ?,int failed
 plain|balance.cu|balance.cu|balance/bias|s,if (control\[CONTROL_SKIP\] != 0),if (false),|a skipped step moves a bias
 plain|balance.cu|balance.cu|balance/share|s,(int64_t)experts \* counts\[e\]) / ,counts[e]) / ,|loads are shares, not multiples of the mean
 plain|balance.cu|balance.cu|balance/bias|s,return warp_sum(sum);,return sum;,|the mean is of one lane's experts
-plain|balance.cu|balance.cu|balance/bias|s,lacks > 0 ? rate : -rate,lacks > 0 ? -rate : rate,|biases move the other way
+plain|balance.cu|balance.cu|balance/bias|s,deficit > 0 ? rate : -rate,deficit > 0 ? -rate : rate,|biases move the other way
 plain|balance.cu|balance.cu|balance/losses|s,of.sigmoid ? sigmoid_of(x).value : each,each,|probabilities of sigmoids are a softmax
 plain|balance.cu|balance.cu|balance/losses|s,of.sigmoid ? sigmoid_of(x).slope : each,each,|a softmax is the slope of sigmoids
 plain|balance.cu|balance.cu|balance/losses|s,scalars->batch_tokens,scalars->loss_tokens,|tokens of no target are not counted
-plain|balance.cu|balance.cu|balance/losses|s,(load\[e\] - f.mean),load[e],|a gradient of probabilities without their sum
+plain|balance.cu|balance.cu|balance/losses|s,(load\[e\] - f.mean_load),load[e],|a gradient of probabilities without their sum
 plain|balance.cu|balance.cu|balance/losses|s,k < SUM_THREADS / WARP,k < SUM_THREADS / WARP - 1,|the last warp's tokens are lost
 race|balance.cu|balance.cu|balance/losses|s,^    block_barrier();,,|sums are read before they are there
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,most\[m\]\[half\] \* in.scale;,most[m][half];,|the largest score is not scaled

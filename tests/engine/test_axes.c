@@ -19,7 +19,7 @@ static compile_options options_of(int rank, int context)
     c.parallel.size[GRID_CONTEXT] = context;
     grid g;
     compile_options o;
-    assert_int_equal(config_lay_out(&g, &c, CONTEXT * DATA, rank), STATUS_OK);
+    assert_int_equal(config_make_grid(&g, &c, CONTEXT * DATA, rank), STATUS_OK);
     assert_int_equal(compile_options_from(&o, &c, &g, &cpu_backend, 1), STATUS_OK);
     return o;
 }
@@ -42,9 +42,9 @@ TEST(a_global_batch_is_divided_by_data_ranks_only)
     assert_int_equal(config_parse(&c, "a.yaml", text, strlen(text), 0, NULL), STATUS_OK);
     grid g;
     c.parallel.size[GRID_CONTEXT] = 4;
-    assert_int_equal(config_lay_out(&g, &c, 12, 0), STATUS_OK); /* 6 samples for 3 data ranks, not for 12 */
+    assert_int_equal(config_make_grid(&g, &c, 12, 0), STATUS_OK); /* 6 samples for 3 data ranks, not for 12 */
     c.parallel.size[GRID_CONTEXT] = 1;
-    assert_int_equal(config_lay_out(&g, &c, 12, 0), STATUS_USAGE);
+    assert_int_equal(config_make_grid(&g, &c, 12, 0), STATUS_USAGE);
     config_free(&c);
 }
 

@@ -94,7 +94,7 @@ static status plan_into(FILE *out, settings *s)
     plan p = {0};
     grid g;
     TRY(load(&c, s));
-    status ok = config_lay_out(&g, &c, 0, 0);
+    status ok = config_make_grid(&g, &c, 0, 0);
     if (ok == STATUS_OK)
         ok = compile_options_from(&o, &c, &g, &cpu_backend, c.train.threads);
     if (ok == STATUS_OK)

@@ -118,7 +118,7 @@ plans_verdict plans_compare(const char *folder, int ranks, int steps)
         grid g;
         compile_options options;
         compiled plan = {0};
-        status s = config_lay_out(&g, &c, ranks, rank);
+        status s = config_make_grid(&g, &c, ranks, rank);
         if (s == STATUS_OK)
             s = compile_options_from(&options, &c, &g, &cpu_backend, c.train.threads);
         options.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;

@@ -30,6 +30,6 @@ while IFS=: read -r script pattern; do
     compgen -G "$pattern" >/dev/null || { echo "$script: no file is $pattern"; wrong=1; }
 done < <(grep -roE '\b(memory|kernels|parallel|layers|models|engine|tools)(/[a-z_*]+)*/\*\.(c|h|cc|cu|def)\b' tools tests --include='*.sh' | sort -u)
 # models/FAMILIES.md lists what the reader of config.json asks for: so it asks in one way
-past=$(grep -nE '(huggingface_get|json_object_get)\((r->|r\.)root' models/*.c | grep -v '^models/huggingface_keys.c')
-[ -z "$past" ] || { echo "$past: huggingface_ask() reads keys of the root"; wrong=1; }
+past=$(grep -nE '(huggingface_item|json_object_get)\((r->|r\.)root' models/*.c | grep -v '^models/huggingface_keys.c')
+[ -z "$past" ] || { echo "$past: huggingface_key() reads keys of the root"; wrong=1; }
 exit $wrong

@@ -133,8 +133,8 @@ refuses a_page_that_names_no_function sample.md 'See `planner_sample()`.' "plann
 refuses a_page_that_names_no_file sample.md 'See `engine/sample.c`.' "there is no engine/sample.c" "$here/pages.sh $copy"
 refuses a_room_of_two_pages tools/README.md "$(yes word | head -n 751)" "tools/README.md has 751 words" "$here/pages.sh $copy"
 refuses a_pattern_without_files tools/sample.sh 'cat memory/*'.cu "no file is memory/*".cu "$here/pages.sh $copy"
-refuses a_key_that_is_read_past_the_page models/huggingface_rope.c '/* huggingface_get(r->root, "rope_theta") */' \
-    "huggingface_ask() reads keys of the root" "$here/pages.sh $copy"
+refuses a_key_that_is_read_past_the_page models/huggingface_rope.c '/* huggingface_item(r->root, "rope_theta") */' \
+    "huggingface_key() reads keys of the root" "$here/pages.sh $copy"
 
 refuses a_span_of_time_beside_other_programs tests/memory/test_dtype.c '/* clock_seconds() - began < 3 */' \
     "CLOCKED lacks dtype" "tests/lint/lanes.sh $copy"

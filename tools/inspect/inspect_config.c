@@ -52,7 +52,7 @@ void inspect_print_config(const json_t *object)
         AUTO_FREE char *key = must_format("parallel.%s", axis_coordinates[i].name);
         size[i] = atoi(key_of(object, key));
     }
-    grid_words(words, size, grid_named(size) & ~(1u << GRID_DATA), ", ", NULL);
+    grid_words(words, size, grid_shown(size) & ~(1u << GRID_DATA), ", ", NULL);
     printf("  layout: %s, zero %s\n", words, key_of(object, "parallel.zero"));
     printf("  data: %s\n  run: %s\n", key_of(object, "data.train"), key_of(object, "run.folder"));
     printf("phalanx plan %s says what it needs; --json here prints every key\n", inspect_text(object, "path"));

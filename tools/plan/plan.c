@@ -193,7 +193,7 @@ static status show(const config *c, const compile_options *options, const wishes
     prices.reserve = &beside;
     if (w->listing) {
         compile_options o = *options;
-        o.grid = grid_of(&o.grid, w->rank < 0 ? 0 : (int)w->rank);
+        o.grid = grid_for_rank(&o.grid, w->rank < 0 ? 0 : (int)w->rank);
         RELEASED_BY(compile_free) compiled listed = {0};
         TRY(compile(&listed, &o));
         plan_text_listing(stdout, &listed);
@@ -238,7 +238,7 @@ static status show_plan(config *c, const wishes *w)
     grid g;
     compile_options o;
     RELEASED_BY(profile_free) profile prices = {0};
-    TRY(config_lay_out(&g, c, (int)w->ranks, 0));
+    TRY(config_make_grid(&g, c, (int)w->ranks, 0));
     if (w->rank >= g.ranks)
         return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %d", (long long)w->rank, g.ranks - 1);
     TRY(prices_of(&prices, w, c));

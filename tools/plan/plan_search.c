@@ -85,7 +85,7 @@ static unsigned shown_coordinates(const search *s)
 {
     unsigned shown = 0;
     for (int i = 0; i < s->count && i < SHOWN; i++)
-        shown |= grid_named(s->results[i].layout.of.size);
+        shown |= grid_shown(s->results[i].layout.of.size);
     return shown;
 }
 
@@ -152,7 +152,7 @@ static void row_facts(fact_writer *out, const search_result *r, const config *c,
           FACT("tokens_per_second", (double)config_step_tokens(c) / r->seconds), FACT("mfu", r->mfu),
           FACT("bubble", r->bubble), FACT("exposed_seconds", exposed_of(r)), FACT("memory_bytes", r->arena + r->beside),
           FACT("free_bytes", free_of(r, whole)));
-    plan_text_coordinates(out, l->of.size, grid_named(l->of.size));
+    plan_text_coordinates(out, l->of.size, grid_shown(l->of.size));
     if (c->model.shape.experts > 0)
         FACTS(out, FACT("expert", l->of.expert), FACT("replays", r->replays));
     FACTS(out, FACT("sequence", l->of.sequence), FACT("virtual_stages", l->of.virtual_stages),
@@ -181,7 +181,7 @@ static void show_progress(void *context, int done, int all, const search_result 
 {
     char layout[LAYOUT_TEXT] = "none fits yet", seconds[UNITS_TEXT] = "";
     if (best) {
-        layout_text(layout, &best->layout, grid_named(best->layout.of.size), best->layout.of.expert > 1);
+        layout_text(layout, &best->layout, grid_shown(best->layout.of.size), best->layout.of.expert > 1);
         snprintf(seconds, sizeof seconds, "%.4g s: ", best->seconds);
     }
     AUTO_FREE char *text = must_format("%d of at most %d played; best %s%s", done, all, seconds, layout);
@@ -212,7 +212,7 @@ static status say_nothing_fits(const search *s, int64_t memory)
     char sizes[GRID_WORDS];
     double all = (double)(s->least.arena + s->least.beside);
     const config_layout *l = &s->least.layout.of;
-    grid_words(sizes, l->size, grid_named(l->size), ", ", NULL);
+    grid_words(sizes, l->size, grid_shown(l->size), ", ", NULL);
     return status_fail(
         STATUS_USAGE,
         "nothing fits: the smallest of %d layouts (%s, ZeRO %d, micro-batch %d) needs %s a rank, %s more "

@@ -38,7 +38,7 @@ static status write_page(const wishes *w, const char *title, const picture *all,
         json_array_append_new(list, picture_json(&all[i], names, MOST_SPANS));
     const grid *g = &p->options.grid;
     char sizes[GRID_WORDS];
-    grid_words(sizes, g->size, grid_named(g->size) & ~(1u << GRID_DATA), ", ", NULL);
+    grid_words(sizes, g->size, grid_shown(g->size) & ~(1u << GRID_DATA), ", ", NULL);
     AUTO_FREE char *words =
         must_format("%d ranks: %s, data %d; %s, %d micro-batches of %d x %lld tokens", g->ranks, sizes,
                     g->size[GRID_DATA], schedule_name(p->options.layout.schedule), p->options.microbatches,
@@ -129,10 +129,10 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
     RELEASED_BY(profile_free) profile prices = {0};
     RELEASED_BY(plan_free) plan p = {0};
     RELEASED_BY(planning_load_close) planning_load load = {0};
-    planning_run of = run ? planning_run_of(run) : (planning_run){0};
+    planning_run of = run ? planning_read_run(run) : (planning_run){0};
     int ranks = (int)w->ranks ? (int)w->ranks : run ? ranks_of_run(run, &of) : 0;
     TRY(weights_configure(c));
-    TRY(config_lay_out(&g, c, ranks, 0));
+    TRY(config_make_grid(&g, c, ranks, 0));
     TRY(profile_open(&prices, w->device ? w->device : planning_device(c, &of)));
     if (w->network)
         TRY(profile_take_network(&prices, w->network));

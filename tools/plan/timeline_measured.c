@@ -157,7 +157,7 @@ static status add_rank(picture *out, picture_names *names, const char *run, int6
     AUTO_FREE char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, rank);
     reading r = {.names = names, .path = path, .step = *step, .any = *step < 0, .latest = -1, .open = json_object()};
     r.row = &APPEND(out->rows, out->count);
-    o.grid = grid_of(&all->grid, rank);
+    o.grid = grid_for_rank(&all->grid, rank);
     *r.row = (picture_row){.name = must_format("rank %d, stage %d", rank, o.grid.at[GRID_PIPELINE]), .rank = rank};
     status s = read_rank(&r);
     if (s == STATUS_OK && r.row->span_count == 0)
@@ -209,8 +209,8 @@ status timeline_measure(picture *out, bool *traced, picture_names *names, const 
     *traced = access(first, F_OK) == 0;
     status s = STATUS_OK;
     for (int rank = 0; *traced && s == STATUS_OK && rank < o->grid.ranks; rank++) {
-        grid g = grid_of(&o->grid, rank);
-        if (g.ranks <= MOST_RANKS || grid_leads(&g, AXIS_PIPELINE)) /* of a large run, the first of each stage */
+        grid g = grid_for_rank(&o->grid, rank);
+        if (g.ranks <= MOST_RANKS || grid_is_first(&g, AXIS_PIPELINE)) /* of a large run, the first of each stage */
             s = add_rank(out, names, run, &step, o, rank);
     }
     if (s != STATUS_OK || !*traced)

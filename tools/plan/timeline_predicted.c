@@ -34,7 +34,7 @@ static void take_wait(picture_row *r, picture_names *names, picture_span s, cons
 static void take_message(picture_row *r, const timing *t, const op *o, int number, int stage, double at)
 {
     bool leaves = op_has(o, OP_LEAVES);
-    int peer = grid_of(&t->ranks[stage].grid, o->at.peer).at[GRID_PIPELINE];
+    int peer = grid_for_rank(&t->ranks[stage].grid, o->at.peer).at[GRID_PIPELINE];
     picture_add_flow(
         r, (picture_flow){at, trace_marks_flow(0, leaves ? stage : peer, leaves ? peer : stage, o->at.upstream, number),
                           !leaves});

@@ -124,7 +124,7 @@ static json_t *object_of(const config *c, const plan *p, const char *file)
     const int *size = p->options.grid.size;
     json_t *coordinates = json_array(); /* [name, size]; the one along which ranks are neighbours comes first */
     for (int i = 0; i < GRID_AXES; i++)
-        if (grid_named(size) >> i & 1)
+        if (grid_shown(size) >> i & 1)
             json_array_append_new(coordinates, json_pack("[s, i]", axis_coordinates[i].name, size[i]));
     json_object_set_new(object, "coordinates", coordinates);
     return object;
@@ -143,11 +143,11 @@ static status plan_run(json_t **out, const char *folder)
     RELEASED_BY(config_free) config c = {0};
     RELEASED_BY(profile_free) profile prices = {0};
     RELEASED_BY(plan_free) plan p = {0};
-    const planning_run run = planning_run_of(folder);
+    const planning_run run = planning_read_run(folder);
     AUTO_FREE char *file = must_format("%s/config.yaml", folder);
     TRY(config_load(&c, file, 0, NULL));
     TRY(weights_configure(&c));
-    TRY(config_lay_out(&g, &c, run.ranks, 0));
+    TRY(config_make_grid(&g, &c, run.ranks, 0));
     TRY(planning_reserve(&beside, folder));
     TRY(profile_open(&prices, planning_device(&c, &run)));
     prices.reserve = &beside;

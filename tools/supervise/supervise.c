@@ -293,7 +293,7 @@ static bool fits(int *data, const config *c, int ranks)
     grid g;
     config any = *c;
     any.parallel.size[GRID_DATA] = 0;
-    if (config_lay_out(&g, &any, ranks, 0) != STATUS_OK)
+    if (config_make_grid(&g, &any, ranks, 0) != STATUS_OK)
         return false;
     *data = g.size[GRID_DATA];
     return true;
@@ -453,7 +453,7 @@ static void begin(supervisor *s)
 static status start(supervisor *s)
 {
     begin(s);
-    TRY(manifest_draw_run(s->id));
+    TRY(manifest_draw_run_id(s->id));
     s->position = causes_position(s->config.run.folder);
     if (s->hosts.count > 0)
         TRY(hosts_write(&s->hosts, s->list, s->ranks));
@@ -543,7 +543,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     char id[MANIFEST_RUN];
     if (!s->config.run.lock)
         return STATUS_OK;
-    TRY(manifest_draw_run(id));
+    TRY(manifest_draw_run_id(id));
     AUTO_FREE char *path = must_format("%s/supervisor", s->config.run.folder);
     status taken = lock_take(&s->own, path, id, LEASE);
     return taken == STATUS_OK ? STATUS_OK : status_context(taken, "a supervisor is at work here already");

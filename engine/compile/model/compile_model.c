@@ -99,7 +99,7 @@ static status build_model(compiled *c)
     const compile_options *o = &c->options;
     TRY(config_check_sizes(&o->shape, o->grid.size, o->layout.virtual_stages, o->sequence));
     c->options.grid.block[AXIS_KV] = heads_copies(o->shape.kv_heads, o->grid.size[GRID_TENSOR]);
-    config_block_experts(&c->options.grid, &o->layout);
+    config_set_expert_blocks(&c->options.grid, &o->layout);
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));
     c->around = ranks_around(&c->options);
@@ -148,7 +148,7 @@ int compile_largest_owner(const compiled *c, int64_t *spread)
     int largest = 0, ranks = grid_group_size(&c->options.grid, AXIS_GRADIENT);
     int64_t most = -1, least = INT64_MAX;
     for (int i = 0; i < ranks; i++) {
-        const grid of = grid_of(&c->options.grid, grid_member(&c->options.grid, AXIS_GRADIENT, i));
+        const grid of = grid_for_rank(&c->options.grid, grid_member(&c->options.grid, AXIS_GRADIENT, i));
         int64_t bytes = storage_owned_bytes(c, &of);
         if (bytes > most) {
             most = bytes;
@@ -164,14 +164,14 @@ status compile_model_largest(compiled *largest, const compile_options *options)
 {
     compile_options o = *options;
     int64_t spread;
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
+    o.grid = grid_for_rank(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
+    o.grid = grid_for_rank(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
     TRY(compile_model(largest, &o));
     int owner = compile_largest_owner(largest, &spread);
     if (owner == 0)
         return STATUS_OK;
     compile_free(largest);
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
+    o.grid = grid_for_rank(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
     return compile_model(largest, &o);
 }
 

@@ -11,7 +11,7 @@ static groups_row *add_row(groups *g)
 {
     g->row = must_realloc(g->row, (unsigned long)(g->count + 1) * sizeof *g->row);
     groups_row *r = &g->row[g->count++];
-    *r = (groups_row){.from = -1, .to = -1, .like = -1};
+    *r = (groups_row){.from = -1, .to = -1, .same_as = -1};
     return r;
 }
 
@@ -48,7 +48,7 @@ static void add_axis(groups *g, const grid *at, axis a)
 static void add_edge(groups *g, const op *o, const grid *at)
 {
     int me = at->rank, low = o->at.peer < me ? o->at.peer : me, high = low == me ? o->at.peer : me;
-    grid a = grid_of(at, low), b = grid_of(at, high);
+    grid a = grid_for_rank(at, low), b = grid_for_rank(at, high);
     int stage = a.at[GRID_PIPELINE], neighbours = b.at[GRID_PIPELINE] == stage + 1;
     groups_row *r = add_row(g);
     r->a = (axis)o->at.axis;
@@ -98,7 +98,7 @@ static void look_through(groups *g, const compiled_program *p, const grid *at)
 static bool serves(const groups_row *a, const groups_row *b)
 {
     bool ordered = axis_rows[a->a].queue == axis_rows[b->a].queue || a->a == AXIS_GRID || b->a == AXIS_GRID;
-    return a->from < 0 && b->from < 0 && a->like < 0 && ordered && a->count == b->count &&
+    return a->from < 0 && b->from < 0 && a->same_as < 0 && ordered && a->count == b->count &&
            !memcmp(a->members, b->members, (size_t)a->count * sizeof *a->members);
 }
 
@@ -106,7 +106,7 @@ int groups_communicators(const groups *g)
 {
     int count = 0;
     for (int i = 0; i < g->count; i++)
-        count += g->row[i].use.kinds && g->row[i].like < 0;
+        count += g->row[i].use.kinds && g->row[i].same_as < 0;
     return count;
 }
 
@@ -128,9 +128,9 @@ void groups_find(groups *out, const compiled *c)
             out->row[k - 1] = between;
         }
     for (int i = 0; i < out->count; i++)
-        for (int k = 0; k < i && out->row[i].like < 0; k++)
+        for (int k = 0; k < i && out->row[i].same_as < 0; k++)
             if (serves(&out->row[k], &out->row[i])) {
-                out->row[i].like = k;
+                out->row[i].same_as = k;
                 out->row[k].use = comm_use_of_both(&out->row[k].use, &out->row[i].use);
             }
 }

@@ -81,8 +81,8 @@ void plan_measure(plan_rank *out, const compiled *c)
 static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
 {
     int at[GRID_AXES] = {[GRID_TENSOR] = tensor_rank, [GRID_PIPELINE] = stage};
-    grid first = grid_of(g, grid_rank_at(g, at));
-    return grid_of(g, grid_member(&first, AXIS_GRADIENT, gradient));
+    grid first = grid_for_rank(g, grid_rank_at(g, at));
+    return grid_for_rank(g, grid_member(&first, AXIS_GRADIENT, gradient));
 }
 
 static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
@@ -182,8 +182,8 @@ static status measure_all(plan *p, bool every)
         return STATUS_OK;
     }
     for (int rank = 0; rank < g->ranks; rank++) {
-        grid mine = grid_of(g, rank);
-        TRY(measure_rank(p, &mine, grid_leads(&mine, AXIS_PIPELINE)));
+        grid mine = grid_for_rank(g, rank);
+        TRY(measure_rank(p, &mine, grid_is_first(&mine, AXIS_PIPELINE)));
     }
     return STATUS_OK;
 }
@@ -231,7 +231,7 @@ static int64_t sent_to_replicas(const plan_rank *r)
 static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool reduce_each)
 {
     compile_options o = p->options;
-    o.grid = grid_of(&o.grid, of->rank);
+    o.grid = grid_for_rank(&o.grid, of->rank);
     o.layout.zero_gather = gather_each;
     o.layout.zero_reduce = reduce_each;
     plan_choice *choice = &p->choices[p->choice_count++];
@@ -279,7 +279,7 @@ static status price_choices(plan *p)
 static status price_order(plan_rank *r, const plan *p)
 {
     compile_options o = p->options;
-    o.grid = grid_of(&o.grid, r->rank);
+    o.grid = grid_for_rank(&o.grid, r->rank);
     o.loss_tokens = r->loss_tokens; /* keep the decision */
     RELEASED_BY(compile_free) compiled c = {0};
     RELEASED_BY(recompute_decision_free) recompute_decision d = {0};
@@ -378,7 +378,7 @@ status plan_make(plan *out, const compile_options *options, const profile *price
     TRY(price_choices(out));
     if (only < 0)
         return STATUS_OK;
-    grid g = grid_of(&out->options.grid, only);
+    grid g = grid_for_rank(&out->options.grid, only);
     free_ranks(out);
     TRY(measure_rank(out, &g, false));
     out->ranks[0].in_flight = out->spans.stages[g.at[GRID_PIPELINE]].in_flight;

@@ -35,7 +35,7 @@ static void print_sizes(FILE *out, const compile_options *o)
     snprintf(zero, sizeof zero, " (ZeRO %d)", storage_divides(o, CLASS_OPTIMIZER) ? storage_level(o) : 0);
     const char *const note[GRID_AXES] = {
         [GRID_TENSOR] = g->size[GRID_TENSOR] > 1 && o->layout.sequence ? " with sequence" : NULL, [GRID_DATA] = zero};
-    grid_words(words, g->size, grid_named(g->size), " x ", note);
+    grid_words(words, g->size, grid_shown(g->size), " x ", note);
     fputs(words, out);
 }
 
@@ -526,7 +526,7 @@ static void time_facts(fact_writer *out, const plan *p)
 void plan_text_facts(fact_writer *out, const plan *p)
 {
     const compile_options *o = &p->options;
-    const unsigned named = grid_named(o->grid.size);
+    const unsigned named = grid_shown(o->grid.size);
     FACTS(out, FACT("parameters", p->parameters), FACT("active_parameters", p->active),
           FACT("flops_per_token", p->flops_per_token), FACT("flops_per_token_full_attention", p->flops_per_token_full),
           FACT("tokens_per_step", p->tokens_per_step));

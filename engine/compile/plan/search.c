@@ -29,7 +29,7 @@ static void add_layout(list *all, search_layout l, const search_terms *t)
     config c = search_configuration(t->config, &l, 0);
     grid g;
     c.memory.recompute = RECOMPUTE_NONE;
-    if (config_check(&c) != STATUS_OK || config_lay_out(&g, &c, t->ranks, 0) != STATUS_OK)
+    if (config_check(&c) != STATUS_OK || config_make_grid(&g, &c, t->ranks, 0) != STATUS_OK)
         return;
     for (int i = 0; i < 4; i++) {
         if (all->count == all->room) {
@@ -301,7 +301,7 @@ static status exact(search_result *out, const search_terms *t, const search_layo
     RELEASED_BY(schedule_free) schedule found = {0};
     RELEASED_BY(plan_free) plan p = {0};
     *out = (search_result){.layout = *l};
-    TRY(config_lay_out(&g, &c, t->ranks, 0));
+    TRY(config_make_grid(&g, &c, t->ranks, 0));
     TRY(compile_options_from(&o, &c, &g, t->backend, 1));
     o.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;
     o.higher = HIGHER_SHORT;

@@ -83,7 +83,7 @@ grid search_grid(const search_layout *l)
 {
     grid g;
     MUST(grid_make(&g, (int)grid_ranks_of(l->of.size), 0, l->of.size) == STATUS_OK, "%s", status_message());
-    config_block_experts(&g, &l->of);
+    config_set_expert_blocks(&g, &l->of);
     return g;
 }
 
@@ -195,7 +195,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     c.train.global_batch = (int)(PROBED_MICRO_BATCHES * config_samples_together(&g, l->micro_batch));
     c.train.batch_ramp.count = 0;
     TRY(config_check(&c));
-    TRY(config_lay_out(&g, &c, 0, 0));
+    TRY(config_make_grid(&g, &c, 0, 0));
     TRY(compile_options_from(&o, &c, &g, e->backend, 1));
     profile_plan_for(&o, &prices);
     transfer_choose(&o, prices.device);

@@ -627,8 +627,8 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     *out = (compiled_program){.enough = keep->enough};
     RELEASED_BY(schedule_free) schedule s = {0};
     TRY(compile_schedule(&s, o, microbatches));
-    update_start_losses(out, c);
-    tensor *const *whole = update_begin(out, c);
+    update_zero_losses(out, c);
+    tensor *const *whole = update_append_begin(out, c);
     int bodies = unroll_bodies(c);
     recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
     for (int i = 0; i < bodies; i++)
@@ -657,7 +657,7 @@ status compile_program_forward(compiled_program *out, const compiled *c)
 {
     const compile_options *o = &c->options;
     *out = (compiled_program){.first_change = -1};
-    update_start_losses(out, c);
+    update_zero_losses(out, c);
     int bodies = unroll_bodies(c);
     recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
     for (int i = 0; i < bodies; i++)
@@ -667,7 +667,7 @@ status compile_program_forward(compiled_program *out, const compiled *c)
     compile_order how = o->order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY;
     order_micro_batches(out, how);
     if (!o->decode_samples)
-        update_loss(out, c);
+        update_append_loss(out, c);
     finish(out, c, how, false);
     close_bodies(chunks, bodies);
     return STATUS_OK;
@@ -676,6 +676,6 @@ status compile_program_forward(compiled_program *out, const compiled *c)
 void compile_program_gathers(compiled_program *out, const compiled *c)
 {
     *out = (compiled_program){.first_change = -1};
-    update_gather(out, c);
+    update_append_gathers(out, c);
     finish(out, c, c->options.order, false);
 }

@@ -50,7 +50,7 @@ typedef struct unroll_what {
     int bucket;           /* index of a capacity bucket (layers/capacity.h) */
     const uint8_t *drop;  /* [forward op of the chunk], for RECOMPUTE_CHOSEN */
     bool fuse;            /* fuse ops (kernels/record/fuse.h): the last change of a body */
-    tensor *const *whole; /* weights gathered before the bodies, by number (update_begin), or NULL */
+    tensor *const *whole; /* weights gathered before the bodies, by number (update_append_begin), or NULL */
 } unroll_what;
 
 /* Number of bodies recorded for a stage: its chunks, and its parts of a divided vocabulary. */

@@ -400,7 +400,7 @@ static void open_search(search *d, const compiled *c, int bucket)
 {
     *d = (search){.c = c, .bucket = bucket};
     d->drop = must_calloc((unsigned long)c->options.layout.virtual_stages, sizeof *d->drop);
-    d->whole = update_begin(&d->begin, c);
+    d->whole = update_append_begin(&d->begin, c);
     pool p = {0};
     for (int i = 0; i < c->options.layout.virtual_stages; i++) {
         recorded body;

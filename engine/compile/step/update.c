@@ -342,7 +342,7 @@ static tensor *gather_weight(compiled_program *out, const compiled *c, const sto
     return append_op(out, PHASE_BEGIN, label_of(out, s->of, "gather weight"), &gather, into ? 0 : 1, into)->out[0];
 }
 
-void update_gather(compiled_program *out, const compiled *c)
+void update_append_gathers(compiled_program *out, const compiled *c)
 {
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
@@ -351,14 +351,14 @@ void update_gather(compiled_program *out, const compiled *c)
     }
 }
 
-tensor *const *update_begin(compiled_program *out, const compiled *c)
+tensor *const *update_append_begin(compiled_program *out, const compiled *c)
 {
     tensor **whole = NULL;
     if (tensor_elements(c->values.over) > 0)
         append_op(out, PHASE_BEGIN, "experts/no overflow", &(op){.kind = OP_zero, .out = {c->values.over}}, 0, NULL);
     if (tensor_elements(c->values.choices) > 0)
         append_op(out, PHASE_BEGIN, "experts/no tokens", &(op){.kind = OP_zero, .out = {c->values.choices}}, 0, NULL);
-    update_gather(out, c);
+    update_append_gathers(out, c);
     for (int i = 0; i < c->model.parameter_count && c->options.layout.zero_gather == CONFIG_EACH_STEP; i++) {
         const parameter *p = c->model.parameters[i];
         const storage *s = &c->storage[p->number];
@@ -585,7 +585,7 @@ static void sum_losses(compiled_program *out, const compiled *c, const char *nam
     operands_whole(total);
 }
 
-void update_start_losses(compiled_program *out, const compiled *c)
+void update_zero_losses(compiled_program *out, const compiled *c)
 {
     if (tensor_elements(c->values.router_losses) > 0)
         append_op(out, PHASE_BEGIN, "router loss/start", &(op){.kind = OP_zero, .out = {c->values.router_losses}}, 0,
@@ -594,7 +594,7 @@ void update_start_losses(compiled_program *out, const compiled *c)
 
 /* Sums the losses: ranks of a tensor group have the same logits for the vocabulary's loss, and the same routers' logits
  * unless they divide the tokens. */
-void update_loss(compiled_program *out, const compiled *c)
+void update_append_loss(compiled_program *out, const compiled *c)
 {
     bool first = c->options.grid.at[GRID_TENSOR] == 0;
     sum_losses(out, c, "loss", c->values.loss, c->values.loss_total, c->last_stage && first);
@@ -655,7 +655,7 @@ void update_append(compiled_program *out, const compiled *c)
         u.kept = pool_alloc(&out->pool, 2 * all * sizeof *u.kept);
     }
     insert_reductions(&u);
-    update_loss(out, c);
+    update_append_loss(out, c);
     if (tensor_elements(c->values.mtp_loss) > 0)
         sum_losses(out, c, "mtp loss", c->values.mtp_loss, c->values.mtp_total,
                    c->last_stage && c->options.grid.at[GRID_TENSOR] == 0);

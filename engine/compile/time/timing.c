@@ -59,7 +59,7 @@ static timing_op timing_of(const profile *p, const grid *g, const program *list,
         e.sends = op_has(o, OP_LEAVES);
         e.last = o->at.bundle + 1 >= o->at.bundle_of;
         e.seconds = e.last ? profile_transfer(p, g, list, i) : 0;
-        e.peer = message ? (grid_of(g, o->at.peer).at[GRID_PIPELINE]) : -1;
+        e.peer = message ? (grid_for_rank(g, o->at.peer).at[GRID_PIPELINE]) : -1;
         e.leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks
                            : profile_leaves_node(p, g, (axis)o->at.axis);
     } else {

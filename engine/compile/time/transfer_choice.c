@@ -11,8 +11,8 @@ enum { GATHERED = 4, KEPT = 4, RECOMPUTED = 6 };
 
 double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
 {
-    grid g = grid_of(&o->grid, 0); /* ranks of a block, as rank 0 sees them: all ranks choose the same */
-    config_block_experts(&g, &o->layout);
+    grid g = grid_for_rank(&o->grid, 0); /* ranks of a block, as rank 0 sees them: all ranks choose the same */
+    config_set_expert_blocks(&g, &o->layout);
     compile_options as = *o;
     as.transfers.slots = slots;
     const capacity_shape s = buckets_capacity(&as);
@@ -60,7 +60,7 @@ double latent_width(const compile_options *o, bool gathers)
 
 double latent_seconds(const compile_options *o, const profile *p, bool gathers)
 {
-    const grid g = grid_of(&o->grid, 0); /* rank 0: all ranks choose the same */
+    const grid g = grid_for_rank(&o->grid, 0); /* rank 0: all ranks choose the same */
     const layer_shape l = crossing_layer(o);
     const dtype type = precision_compute(o->precision);
     const double rows = (double)tokens_count(o).rank * (g.size[GRID_CONTEXT] - 1); /* other ranks' rows */

@@ -492,7 +492,7 @@ static void run_thread(void *context)
 
 static status open_parts(membership *m)
 {
-    TRY(manifest_draw_run(m->id));
+    TRY(manifest_draw_run_id(m->id));
     TRY(etcd_open(&m->etcd, m->options.addresses));
     TRY(etcd_log_in(m->etcd, &m->options.login));
     m->options.login = (etcd_login){0};

@@ -28,7 +28,7 @@ int64_t training_samples_at(const training *t, int64_t step)
     return t->at.stage_samples + batch_ramp_total(t->config, t->at.stage_step - ramp, step - ramp);
 }
 
-status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
+status training_fail(training *t, incident_verdict verdict, const char *format, ...)
 {
     char words[INCIDENT_WORDS];
     va_list arguments;
@@ -42,8 +42,8 @@ status training_end_for(training *t, incident_verdict verdict, const char *forma
     return status_fail(STATUS_FAILED, "%s", words);
 }
 
-incident training_incident_of(const training *t, watchdog_text *text, incident_verdict verdict, const char *words,
-                              int rank)
+incident training_make_incident(const training *t, watchdog_text *text, incident_verdict verdict, const char *words,
+                                int rank)
 {
     incident what = watchdog_incident(t->watchdog, text, verdict, words);
     what.rank = rank;

@@ -150,9 +150,9 @@ int training_microbatches(const training *t, int64_t step);
 int64_t training_samples_at(const training *t, int64_t step);
 
 /* Ends the run with this message, the same on all ranks: records an incident and returns a failure. */
-status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
+status training_fail(training *t, incident_verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Makes an incident about rank `rank`, not this one, or with -1 about no rank; `text` outlives it. */
-incident training_incident_of(const training *t, watchdog_text *text, incident_verdict verdict, const char *words,
-                              int rank);
+incident training_make_incident(const training *t, watchdog_text *text, incident_verdict verdict, const char *words,
+                                int rank);

@@ -122,7 +122,7 @@ static void tell_of_gpu(void *context, const char *words)
 {
     training *t = context;
     watchdog_text text;
-    incident what = training_incident_of(t, &text, INCIDENT_FROZEN, words, -1);
+    incident what = training_make_incident(t, &text, INCIDENT_FROZEN, words, -1);
     log_warn("%s: %s", watchdog_host(t->watchdog), words);
     (void)incident_log_append(t->folder, &what);
 }
@@ -220,7 +220,7 @@ void training_header(const training *t)
                                                                    k->options.threads == 1 ? "" : "s")
                                                      : must_format("%s, one a rank", facts.name);
     char sizes[GRID_WORDS];
-    grid_words(sizes, t->grid.size, grid_named(t->grid.size), " x ", NULL);
+    grid_words(sizes, t->grid.size, grid_shown(t->grid.size), " x ", NULL);
     AUTO_FREE char *layout =
         comm_ranks(t->world) == 1
             ? NULL

@@ -196,7 +196,7 @@ static status judge_state(training *t)
 {
     t->saves->refused |= comm_any(comm_world(t->world), saver_last(t->saves->saver)->refused);
     AUTO_FREE char *words = must_strdup(status_message());
-    return t->saves->refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
+    return t->saves->refused ? training_fail(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
 }
 
 /* Reports a failed save. The run continues if its state is good and the previous one is on disk, since the next save

@@ -104,7 +104,7 @@ static status claim(training *t, beginning *b, const mirror_owner *there)
     if (*there->run)
         TRY(take_ownership(b, t, there));
     else if (!*b->id)
-        TRY(manifest_draw_run(b->id));
+        TRY(manifest_draw_run_id(b->id));
     AUTO_FREE char *path = must_format("%s/" ID_FILE, t->folder), *text = must_format("%s %s\n", b->id, b->prefix.url);
     TRY(atomic_replace(path, text, (int64_t)strlen(text)));
     snprintf(mine.run, sizeof mine.run, "%s", b->id);

@@ -96,13 +96,13 @@ template <typename K, typename... A> static inline std::function<void()> shim_bo
     return [=]() { kernel(arguments...); };
 }
 
-template <typename K> static inline int ask_shared(K *kernel, int bytes)
+template <typename K> static inline int raise_shared_limit(K *kernel, int bytes)
 {
     shim_allow_shared(reinterpret_cast<const void *>(kernel), bytes);
     return 0;
 }
 
-static inline int device_shared(void)
+static inline int device_shared_bytes(void)
 {
     return shim_device_shared();
 }

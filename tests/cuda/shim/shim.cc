@@ -38,7 +38,7 @@ namespace
 constexpr size_t STACK_BYTES = 64 * 1024, PAGE = 4096, REDZONE = 64;
 constexpr int MAX_THREADS = 1024;
 constexpr size_t SHARED_DEFAULT = 48 * 1024;
-constexpr size_t SHARED_DECLARED = 1024; /* as in device.cuh */
+constexpr size_t SHARED_STATIC = 1024; /* as in device.cuh */
 
 struct fiber {
     void *stack_pointer = nullptr;
@@ -587,7 +587,7 @@ void shim_executed(void (*each)(const char *name, void *context), void *context)
 void shim_not_executed_with(int bytes, void (*each)(const char *name, void *context), void *context)
 {
     for (const auto &[launched_kernel, use] : dynamic_uses)
-        if (use.devices.count(SHIM_SHARED_MOST) && use.least + SHARED_DECLARED <= (size_t)bytes &&
+        if (use.devices.count(SHIM_SHARED_MOST) && use.least + SHARED_STATIC <= (size_t)bytes &&
             !use.devices.count(bytes))
             each(name_of(launched_kernel).c_str(), context);
 }

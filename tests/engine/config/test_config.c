@@ -187,18 +187,18 @@ TEST(layouts_must_multiply_to_the_ranks)
 {
     config c = must_parse(SMALL "parallel: {tensor: 2, pipeline: 3}\n");
     grid g = {0};
-    assert_int_equal(config_lay_out(&g, &c, 12, 11), STATUS_OK);
+    assert_int_equal(config_make_grid(&g, &c, 12, 11), STATUS_OK);
     assert_int_equal(g.size[GRID_DATA], 2);
     assert_int_equal(g.rank, 11);
-    assert_int_equal(config_lay_out(&g, &c, 8, 0), STATUS_USAGE);
+    assert_int_equal(config_make_grid(&g, &c, 8, 0), STATUS_USAGE);
     assert_string_equal(status_message(), "8 ranks cannot be laid out as tensor 2 x pipeline 3 x data: start a "
                                           "multiple of 6, or change parallel.*");
-    assert_int_equal(config_lay_out(&g, &c, 18, 0), STATUS_USAGE);
+    assert_int_equal(config_make_grid(&g, &c, 18, 0), STATUS_USAGE);
     assert_string_equal(status_message(), "train.global_batch 32 is not a multiple of train.micro_batch 4 x 3 "
                                           "data-parallel ranks: use a multiple of 12");
     config_free(&c);
     c = must_parse(SMALL "parallel: {tensor: 2, data: 2}\n");
-    assert_int_equal(config_lay_out(&g, &c, 8, 0), STATUS_USAGE);
+    assert_int_equal(config_make_grid(&g, &c, 8, 0), STATUS_USAGE);
     assert_string_equal(status_message(), "parallel.data 2 x tensor 2 x pipeline 1 is 4 ranks, and 8 were started: "
                                           "leave out parallel.data or start 4");
     config_free(&c);
@@ -424,7 +424,7 @@ TEST(the_example_configurations_are_valid)
         if (config_load(&c, path, 0, NULL) != STATUS_OK)
             fail_msg("%s", status_message());
         grid g;
-        if (config_lay_out(&g, &c, ranks[i], 0) != STATUS_OK)
+        if (config_make_grid(&g, &c, ranks[i], 0) != STATUS_OK)
             fail_msg("%s: %s", path, status_message());
         assert_true(c.data.train.count > 0);
         config_free(&c);

@@ -53,7 +53,7 @@ TEST(axes_partition_the_ranks)
             for (int r = 0; r < any.ranks; r++)
                 owner[r] = -1;
             for (int r = 0; r < any.ranks; r++) {
-                grid g = grid_of(&any, r);
+                grid g = grid_for_rank(&any, r);
                 int count = grid_members(members, &g, a), index = grid_index(&g, a);
                 assert_int_equal(count, grid_group_size(&g, a));
                 bool between = g.at[GRID_PIPELINE] > 0 && g.at[GRID_PIPELINE] < g.size[GRID_PIPELINE] - 1;
@@ -67,7 +67,7 @@ TEST(axes_partition_the_ranks)
                 owner[r] = members[0];
                 assert_int_equal(members[0] / grid_span(&g, a), members[count - 1] / grid_span(&g, a));
                 for (int i = 0; i < count; i++) {
-                    grid other = grid_of(&any, members[i]);
+                    grid other = grid_for_rank(&any, members[i]);
                     assert_true(i == 0 || members[i] > members[i - 1]);
                     assert_int_equal(grid_members(again, &other, a), count);
                     assert_memory_equal(again, members, (size_t)count * sizeof *members);
@@ -105,7 +105,7 @@ TEST(the_table_says_who_is_where)
         assert_int_equal(grid_span(&g, wanted[i].a), wanted[i].span);
     }
     assert_int_equal(grid_group_size(&g, AXIS_GRID), 36);
-    grid last = grid_of(&g, 35);
+    grid last = grid_for_rank(&g, 35);
     assert_int_equal(grid_index(&last, AXIS_TIE), 1);
     assert_int_equal(grid_member(&last, AXIS_TIE, 0), 11);
 }
@@ -120,14 +120,14 @@ TEST(expert_data_ranks_are_strided)
         int stage = any.ranks / any.size[GRID_PIPELINE], block = expert_blocks[l];
         for (int alone = 0; alone < 2; alone++)
             for (int r = 0; r < any.ranks; r++) {
-                grid g = grid_of(&any, r);
+                grid g = grid_for_rank(&any, r);
                 int members[MOST], size = alone ? 1 : block;
                 g.block[AXIS_EXPERT] = size;
                 assert_int_equal(grid_group_size(&g, AXIS_EXPERT), size);
                 assert_int_equal(grid_members(members, &g, AXIS_EXPERT_DATA), stage / size);
                 assert_int_equal(grid_index(&g, AXIS_EXPERT_DATA), r % stage / size);
                 for (int i = 0; i < stage / size; i++) {
-                    grid other = grid_of(&g, members[i]);
+                    grid other = grid_for_rank(&g, members[i]);
                     assert_int_equal(members[i], r - r % stage + r % size + i * size);
                     assert_int_equal(grid_index(&other, AXIS_EXPERT), grid_index(&g, AXIS_EXPERT));
                 }
@@ -168,7 +168,7 @@ TEST(context_ranks_sum_gradients_and_divide_no_samples)
     grid any = make((const int[]){1, 2, 2, 1}, 0);
     static const int sample[] = {0, 0, 1, 1}, gradient[] = {0, 1, 2, 3};
     for (int r = 0; r < 4; r++) {
-        grid g = grid_of(&any, r);
+        grid g = grid_for_rank(&any, r);
         assert_int_equal(grid_group_size(&g, AXIS_SAMPLES), 2);
         assert_int_equal(grid_index(&g, AXIS_SAMPLES), sample[r]);
         assert_int_equal(grid_group_size(&g, AXIS_GRADIENT), 4);
@@ -227,9 +227,9 @@ TEST(sizes_are_told_in_words)
     char words[GRID_WORDS];
     const int *plain = GRID_SIZES(2, 1, 4, 1), *context = GRID_SIZES(2, 3, 0, 1);
     const char *const note[GRID_AXES] = {[GRID_DATA] = " (ZeRO 1)"};
-    grid_words(words, plain, grid_named(plain), " x ", note);
+    grid_words(words, plain, grid_shown(plain), " x ", note);
     assert_string_equal(words, "tensor 2 x data 4 (ZeRO 1) x pipeline 1");
-    grid_words(words, context, grid_named(context) & ~(1u << GRID_DATA), ", ", NULL);
+    grid_words(words, context, grid_shown(context) & ~(1u << GRID_DATA), ", ", NULL);
     assert_string_equal(words, "tensor 2, context 3, pipeline 1");
     assert_int_equal(grid_ranks_of(plain), 8);
     assert_int_equal(grid_ranks_of(context), 6);
@@ -244,9 +244,9 @@ TEST(one_rank_leads)
     grid g;
     assert_int_equal(grid_make(&g, 36, 0, GRID_SIZES(2, 3, 2, 3)), STATUS_OK);
     for (int rank = 0; rank < g.ranks; rank++) {
-        grid mine = grid_of(&g, rank);
-        assert_int_equal(grid_leads(&mine, AXIS_SAMPLES), rank == 0 || rank == 6);
-        assert_int_equal(grid_leads(&mine, AXIS_PIPELINE), rank % 12 == 0);
+        grid mine = grid_for_rank(&g, rank);
+        assert_int_equal(grid_is_first(&mine, AXIS_SAMPLES), rank == 0 || rank == 6);
+        assert_int_equal(grid_is_first(&mine, AXIS_PIPELINE), rank % 12 == 0);
     }
 }
 

@@ -106,7 +106,7 @@ TEST(a_budget_is_met_by_smaller_chunks_too)
         assert_true(shorter.tokens < free_of.tokens);
         assert_true(shorter.arena <= o.budget);
         for (int rank = 1; rank < ranks; rank++) {
-            o.grid = grid_of(&o.grid, rank);
+            o.grid = grid_for_rank(&o.grid, rank);
             assert_int_equal(compiled_with(&o).tokens, shorter.tokens);
         }
     }
@@ -129,7 +129,7 @@ TEST(a_chunk_grows_into_what_a_budget_leaves)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             o.budget = free_of.arena + cases[i].more;
             for (int rank = 0; rank < ranks; rank++) {
-                o.grid = grid_of(&o.grid, rank);
+                o.grid = grid_for_rank(&o.grid, rank);
                 facts f = compiled_with(&o);
                 assert_int_equal(f.chunks, cases[i].chunks);
                 assert_int_equal(f.tokens, 8192 / cases[i].chunks);

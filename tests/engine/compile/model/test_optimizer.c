@@ -89,7 +89,7 @@ TEST(owners_hold_whole_matrices_evenly)
             int64_t held[MOST_DATA] = {0}, divided = 0;
             for (int rank = 0; rank < data; rank++) {
                 compile_options o = options_of(CONFIG_OPTIMIZER_muon, PRECISION_FP32, ranks, data);
-                o.grid = grid_of(&o.grid, rank * ranks);
+                o.grid = grid_for_rank(&o.grid, rank * ranks);
                 assert_int_equal(o.grid.at[GRID_DATA], rank);
                 compiled c = compiled_of(&o);
                 for (int i = 0; i < c.model.parameter_count; i++) {

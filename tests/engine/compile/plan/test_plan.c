@@ -90,7 +90,7 @@ static json_t *json_of(const plan *p)
 static void check_rank(const json_t *r, const compile_options *options)
 {
     compile_options o = *options;
-    o.grid = grid_of(&o.grid, (int)integer(r, "rank"));
+    o.grid = grid_for_rank(&o.grid, (int)integer(r, "rank"));
     compiled c;
     assert_int_equal(compile(&c, &o), STATUS_OK);
     assert_int_equal(integer(r, "stage"), o.grid.at[GRID_PIPELINE]);
@@ -260,7 +260,7 @@ TEST(activations_in_flight_are_those_of_the_formulas)
         for (int stage = 0; stage < p; stage++) {
             compile_options o = options_of(1, 1, p);
             o.layout.schedule = kinds[k];
-            o.grid = grid_of(&o.grid, stage);
+            o.grid = grid_for_rank(&o.grid, stage);
             o.microbatches = 1;
             between one = measure_between(&o);
             o.microbatches = 12;

@@ -83,8 +83,8 @@ status replay_lower(replay_rank *out, const compile_options *o)
     compiled *c = &out->c;
     schedule s = {0};
     TRY(compile_schedule(&s, o, o->microbatches));
-    update_start_losses(&out->p, c);
-    tensor *const *whole = update_begin(&out->p, c);
+    update_zero_losses(&out->p, c);
+    tensor *const *whole = update_append_begin(&out->p, c);
     int bodies = unroll_bodies(c);
     recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
     for (int i = 0; i < bodies; i++)

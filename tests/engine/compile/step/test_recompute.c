@@ -166,7 +166,7 @@ TEST(all_ranks_of_a_stage_decide_the_same)
         o.budget = full.arena + (none.arena - full.arena) / 2;
         facts first[2] = {0};
         for (int i = 0; i < o.grid.ranks; i++) {
-            o.grid = grid_of(&o.grid, i);
+            o.grid = grid_for_rank(&o.grid, i);
             facts f = facts_of(&o);
             int stage = o.grid.at[GRID_PIPELINE];
             if (!(f.arena <= o.budget))

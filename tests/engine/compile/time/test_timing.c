@@ -81,7 +81,7 @@ static grid grid_with(int tensor_ranks, int data, int stages, int stage)
     int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
     assert_int_equal(grid_make(&g, tensor_ranks * data * stages, 0, GRID_SIZES(tensor_ranks, 1, data, stages)),
                      STATUS_OK);
-    return grid_of(&g, grid_rank_at(&g, at));
+    return grid_for_rank(&g, grid_rank_at(&g, at));
 }
 
 static bool near(double a, double b)

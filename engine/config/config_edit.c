@@ -60,9 +60,8 @@ static char *nest(const char *path, const char *value)
     const char *dot = strchr(path, '.');
     if (!dot)
         return must_format("%s: %s", path, value);
-    char *rest = nest(dot + 1, value), *all = must_format("%.*s: {%s}", (int)(dot - path), path, rest);
-    free(rest);
-    return all;
+    AUTO_FREE char *rest = nest(dot + 1, value);
+    return must_format("%.*s: {%s}", (int)(dot - path), path, rest);
 }
 
 static yaml_node_pair_t *find_pair(editor *e, const yaml_node_t *map, const char *name, size_t length)
@@ -99,9 +98,8 @@ static char *replace_value(editor *e, const yaml_node_t *key, yaml_node_t *value
     if (!is_block(value) && end > begin)
         return splice(e, begin, end, by);
     colon += strcspn(e->text + colon, ":") + 1;
-    char *spaced = must_format(" %s", by), *out = splice(e, colon, end > colon ? end : colon, spaced);
-    free(spaced);
-    return out;
+    AUTO_FREE char *spaced = must_format(" %s", by);
+    return splice(e, colon, end > colon ? end : colon, spaced);
 }
 
 /* Appends a line to an empty document. */
@@ -197,28 +195,20 @@ static status check_written(const char *name, const char *text, const config *to
 status config_rewrite(char **out, const char *name, const config *from, const config *to, const char *const *sections,
                       int overrides, char *const *override)
 {
-    char *text;
+    AUTO_FREE char *text = NULL;
     size_t bytes;
+    *out = NULL;
     TRY(config_read_file(&text, &bytes, name));
     text[bytes] = 0;
-    status s = STATUS_OK;
-    for (int i = 0; i < config_table_rows() && s == STATUS_OK; i++) {
+    for (int i = 0; i < config_table_rows(); i++) {
         const config_row *row = config_table_row(i);
         if (!is_said(row->key, overrides, override) &&
             (!is_below(row->key, sections) || config_same(from, to, row->key)))
             continue;
-        char *value = config_value_text(to, row), *edited;
-        s = config_edit(&edited, name, text, row->key, value);
-        if (s == STATUS_OK) {
-            free(text);
-            text = edited;
-        }
-        free(value);
+        AUTO_FREE char *value = config_value_text(to, row), *before = TAKE(text);
+        TRY(config_edit(&text, name, before, row->key, value));
     }
-    if (s == STATUS_OK)
-        s = check_written(name, text, to);
-    *out = s == STATUS_OK ? text : NULL;
-    if (s != STATUS_OK)
-        free(text);
-    return s;
+    TRY(check_written(name, text, to));
+    *out = TAKE(text);
+    return STATUS_OK;
 }

@@ -410,19 +410,16 @@ status config_read_overrides(config *c, int count, char *const *override)
 
 status config_read_file(char **text, size_t *bytes, const char *path)
 {
-    FILE *in = fopen(path, "rb");
+    AUTO(FILE) *in = fopen(path, "rb");
     if (!in)
         return status_fail(STATUS_USAGE, "%s: cannot open the configuration: %s", path, strerror(errno));
-    char *buffer = must_alloc(FILE_BYTES + 1);
+    AUTO_FREE char *buffer = must_alloc(FILE_BYTES + 1);
     size_t length = fread(buffer, 1, FILE_BYTES + 1, in);
-    int error = ferror(in) ? errno : 0;
-    fclose(in);
-    if (error || length > FILE_BYTES) {
-        free(buffer);
-        return error ? status_fail(STATUS_USAGE, "%s: cannot read the configuration: %s", path, strerror(error))
-                     : status_fail(STATUS_USAGE, "%s: larger than 1 MiB: this is no configuration", path);
-    }
-    *text = buffer;
+    if (ferror(in))
+        return status_fail(STATUS_USAGE, "%s: cannot read the configuration: %s", path, strerror(errno));
+    if (length > FILE_BYTES)
+        return status_fail(STATUS_USAGE, "%s: larger than 1 MiB: this is no configuration", path);
+    *text = TAKE(buffer);
     *bytes = length;
     return STATUS_OK;
 }

@@ -132,8 +132,8 @@ static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch,
 static void encode_all(void *argument)
 {
     queue *l = argument;
-    tokenizer_scratch *scratch = tokenizer_scratch_open(l->tokenizer);
-    buffer text_scratch = {0};
+    AUTO(tokenizer_scratch) *scratch = tokenizer_scratch_open(l->tokenizer);
+    RELEASED_BY(buffer_free) buffer text_scratch = {0};
     for (;;) {
         worker_lock(&l->worker);
         int64_t number = l->to_encode++;
@@ -143,14 +143,12 @@ static void encode_all(void *argument)
             s->stage = TAKEN; /* keeps another thread from taking it one round of the ring later */
         worker_unlock(&l->worker);
         if (!go_on)
-            break;
+            return;
         status code = encode_batch(l, s, scratch, &text_scratch);
         if (code != STATUS_OK) /* reports this first: it precedes any failure of reading further */
             fail_batch(s, code);
         set_stage(l, s, DONE);
     }
-    buffer_free(&text_scratch);
-    tokenizer_scratch_close(scratch);
 }
 
 static status hand_over(const batch *s, const corpus_settings *settings, corpus_count *out, corpus_sink *sink,

@@ -277,16 +277,6 @@ static void mark_documents(const samples *s, const indexed *data, int32_t *posit
     }
 }
 
-/* Sets a token's target after the next, where the next one is of the same sample and document (document_start NULL:
- * samples are not divided into documents). */
-static void mark_second(int32_t *second, const int32_t *targets, const int32_t *document_start, int64_t sequence)
-{
-    for (int64_t i = 0; i < sequence; i++) {
-        bool goes_on = i + 1 < sequence && (!document_start || document_start[i + 1] == document_start[i]);
-        second[i] = goes_on ? targets[i + 1] : -1;
-    }
-}
-
 void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context)
 {
     s->told = told;
@@ -333,8 +323,11 @@ status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_
     else if (positions)
         for (int64_t i = 0; i < s->sequence; i++)
             positions[i] = (int32_t)i;
-    if (second)
-        mark_second(second, into[INPUT_targets], document_start, s->sequence);
+    for (int64_t i = 0; second && i < s->sequence;
+         i++) { /* the target after the next, of the same sample and document */
+        bool goes_on = i + 1 < s->sequence && (!document_start || document_start[i + 1] == document_start[i]);
+        second[i] = goes_on ? into[INPUT_targets][i + 1] : -1;
+    }
     return STATUS_OK;
 }
 

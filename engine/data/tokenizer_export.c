@@ -106,20 +106,14 @@ static status check(const sentencepiece_model *m)
     return STATUS_OK;
 }
 
-static json_t *base64(const buffer *bytes)
-{
-    AUTO_FREE char *text = must_alloc((size_t)bytes->length / 3 * 4 + 5);
-    EVP_EncodeBlock((unsigned char *)text, (const unsigned char *)bytes->bytes, (int)bytes->length);
-    return json_string(text);
-}
-
 /* Makes the model's own normalizer: its character map, surplus spaces removed, the one in front, the mark. */
 static json_t *normalizer_of(const sentencepiece_model *m)
 {
     json_t *steps = json_array();
-    if (m->map.length)
-        json_array_append_new(steps,
-                              json_pack("{s:s, s:o}", "type", "Precompiled", "precompiled_charsmap", base64(&m->map)));
+    AUTO_FREE char *map = must_alloc((size_t)m->map.length / 3 * 4 + 5); /* base64 */
+    EVP_EncodeBlock((unsigned char *)map, (const unsigned char *)m->map.bytes, (int)m->map.length);
+    if (*map)
+        json_array_append_new(steps, json_pack("{s:s, s:s}", "type", "Precompiled", "precompiled_charsmap", map));
     if (m->remove_extra) {
         json_array_append_new(steps, replace("Regex", "\\A +", ""));
         json_array_append_new(steps, replace("Regex", " {2,}", " "));
@@ -317,16 +311,12 @@ static status append_model(buffer *out, const tokenizer *t, const sentencepiece_
 {
     TRY(check(m));
     int32_t bos = tokenizer_ids_of(t)->bos, unknown = tokenizer_ids_of(t)->unknown;
-    json_t *model = NULL, *pre_tokenizer = json_null();
-    status s = m->type == SENTENCEPIECE_MODEL_UNIGRAM ? unigram_of(&model, &pre_tokenizer, m, unknown)
-                                                      : bpe_of(&model, m, unknown);
-    if (s != STATUS_OK) {
-        json_decref(model);
-        json_decref(pre_tokenizer);
-        return s;
-    }
+    json_auto_t *model = NULL, *pre_tokenizer = json_null();
+    TRY(m->type == SENTENCEPIECE_MODEL_UNIGRAM ? unigram_of(&model, &pre_tokenizer, m, unknown)
+                                               : bpe_of(&model, m, unknown));
     const char *first = bos >= 0 ? sentencepiece_model_name(m, bos) : NULL;
-    append_file(out, control_pieces(t, m), normalizer_of(m), pre_tokenizer, frame(first, bos), decoder_of(m), model);
+    append_file(out, control_pieces(t, m), normalizer_of(m), TAKE(pre_tokenizer), frame(first, bos), decoder_of(m),
+                TAKE(model));
     return STATUS_OK;
 }
 

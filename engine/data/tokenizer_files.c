@@ -95,14 +95,6 @@ static char *stem_of_prefix(const char *prefix)
     return must_format("%s.", prefix);
 }
 
-static bool is_folder(const char *spec)
-{
-    struct stat facts;
-    if (object_is_url(spec))
-        return spec[strlen(spec) - 1] == '/';
-    return stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
-}
-
 /* Finds the first existing STEMtokenizer.SUFFIX, which the caller frees; NULL: none. */
 static char *find(const char *stem)
 {
@@ -120,13 +112,11 @@ static char *find(const char *stem)
 static bool open_json_beside(tokenizer **out, const char *stem, const char *found)
 {
     AUTO_FREE char *path = must_format("%stokenizer.json", stem);
-    tokenizer *t = NULL;
+    AUTO(tokenizer) *t = NULL;
     bool taken =
         strcmp(found, path) != 0 && is_there(path) && open_file(&t, path) == STATUS_OK && !tokenizer_splits_special(t);
     if (taken)
-        *out = t;
-    else
-        tokenizer_close(t);
+        *out = TAKE(t);
     return taken;
 }
 
@@ -142,20 +132,16 @@ static status open_first(tokenizer **out, const char *stem)
     return open_file(out, path);
 }
 
-static bool is_first(const char *stem)
-{
-    char *path = find(stem);
-    free(path);
-    return path != NULL;
-}
-
 status tokenizer_files_open(tokenizer **out, const char *spec)
 {
     if (strcmp(spec, "bytes") == 0) {
         *out = tokenizer_open_bytes();
         return STATUS_OK;
     }
-    if (!is_folder(spec))
+    struct stat facts;
+    bool folder =
+        object_is_url(spec) ? spec[strlen(spec) - 1] == '/' : stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
+    if (!folder)
         return open_file(out, spec);
     AUTO_FREE char *stem = stem_of_folder(spec);
     return open_first(out, stem);
@@ -169,28 +155,23 @@ status tokenizer_files_open_beside(tokenizer **out, const char *prefix)
 
 bool tokenizer_files_is_in(const char *folder)
 {
-    AUTO_FREE char *stem = stem_of_folder(folder);
-    return is_first(stem);
+    AUTO_FREE char *stem = stem_of_folder(folder), *path = find(stem);
+    return path != NULL;
 }
 
 bool tokenizer_files_is_beside(const char *prefix)
 {
-    AUTO_FREE char *stem = stem_of_prefix(prefix);
-    return is_first(stem);
+    AUTO_FREE char *stem = stem_of_prefix(prefix), *path = find(stem);
+    return path != NULL;
 }
 
 static status save(const tokenizer *t, const char *stem)
 {
     const tokenizer_source source = tokenizer_made_from(t);
-    char *path = must_format("%stokenizer.%s", stem, tokenizer_suffix(t));
-    status s = atomic_replace(path, source.file, source.length);
-    free(path);
-    if (s != STATUS_OK || source.config_length == 0)
-        return s;
-    path = must_format("%stokenizer_config.json", stem);
-    s = atomic_replace(path, source.config, source.config_length);
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%stokenizer.%s", stem, tokenizer_suffix(t)),
+                   *beside = must_format("%stokenizer_config.json", stem);
+    TRY(atomic_replace(path, source.file, source.length));
+    return source.config_length > 0 ? atomic_replace(beside, source.config, source.config_length) : STATUS_OK;
 }
 
 status tokenizer_files_save(const tokenizer *t, const char *folder)

@@ -312,14 +312,10 @@ int64_t safetensors_writer_offset(const safetensors_writer *w, int index)
     return w->layout.offsets[index];
 }
 
-uint32_t safetensors_writer_crc32c(const safetensors_writer *w)
+void safetensors_writer_sum(const safetensors_writer *w, int64_t *bytes, uint32_t *crc32c)
 {
-    return w->crc32c;
-}
-
-int64_t safetensors_writer_bytes(const safetensors_writer *w)
-{
-    return w->layout.end;
+    *bytes = w->layout.end;
+    *crc32c = w->crc32c;
 }
 
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes)

@@ -64,9 +64,8 @@ status safetensors_writer_open(safetensors_writer **out, const char *path, const
                                const json_t *metadata);
 const int *safetensors_writer_order(const safetensors_writer *w);
 int64_t safetensors_writer_offset(const safetensors_writer *w, int index);
-int64_t safetensors_writer_bytes(const safetensors_writer *w);
-/* Returns the checksum of the bytes written so far, header included. */
-uint32_t safetensors_writer_crc32c(const safetensors_writer *w);
+/* Returns the file's size, and the checksum of the bytes written so far, header included. */
+void safetensors_writer_sum(const safetensors_writer *w, int64_t *bytes, uint32_t *crc32c);
 /* Writes the next bytes, row-major; a piece may end anywhere. */
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes);
 /* Ends the file; all declared bytes must have been written. Frees `w`, also on failure. */

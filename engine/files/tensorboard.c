@@ -138,16 +138,6 @@ static int64_t whole_records(const mapping *file)
     return at;
 }
 
-/* True if records that must be kept follow a damaged one; false if the file just ends in a torn record. */
-static bool has_records_after(const mapping *file, int64_t whole)
-{
-    uint64_t length;
-    for (int64_t at = whole + 1; at < file->bytes; at++)
-        if (is_length(file, at, &length))
-            return true;
-    return false;
-}
-
 /* Resumes the newest file; t->descriptor stays -1 if there is none, and a new one is to be made. */
 static status go_on(tensorboard *t, const char *folder)
 {
@@ -160,7 +150,10 @@ static status go_on(tensorboard *t, const char *folder)
     TRY(lines_own(t->path));
     if (mapping_open(&file, t->path) == STATUS_OK) {
         int64_t whole = whole_records(&file), all = file.bytes;
-        bool torn = !has_records_after(&file, whole);
+        uint64_t length;
+        bool torn = true; /* unless records that must be kept follow a damaged one */
+        for (int64_t at = whole + 1; at < all && torn; at++)
+            torn = !is_length(&file, at, &length);
         mapping_close(&file);
         if (whole > 0 && torn && (whole == all || truncate(t->path, whole) == 0))
             t->descriptor = open(t->path, O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);

@@ -76,15 +76,6 @@ static double most_of_ranks(const loads *l, const int32_t *counts, int64_t sum)
     return l->ranks > 1 ? (double)most * l->ranks / (double)sum : 0;
 }
 
-static double entropy_of(const loads *l, const int32_t *counts, int64_t sum)
-{
-    double entropy = 0;
-    for (int e = 0; e < l->experts; e++)
-        if (counts[e] > 0)
-            entropy -= (double)counts[e] / (double)sum * log((double)counts[e] / (double)sum);
-    return l->experts > 1 ? entropy / log((double)l->experts) : 1;
-}
-
 /* ---- all layers -------------------------------------------------------------------------------------------------- */
 
 loads_facts loads_judge(const loads *l, const int32_t *counts)
@@ -102,9 +93,13 @@ loads_facts loads_judge(const loads *l, const int32_t *counts)
             f.expert = largest;
         }
         f.rank_max = fmax(f.rank_max, most_of_ranks(l, counts, sum));
-        f.entropy = fmin(f.entropy, entropy_of(l, counts, sum));
-        for (int e = 0; e < l->experts; e++)
+        double entropy = 0;
+        for (int e = 0; e < l->experts; e++) {
+            double share = (double)counts[e] / (double)sum;
+            entropy -= counts[e] > 0 ? share * log(share) : 0;
             f.dead += counts[e] == 0;
+        }
+        f.entropy = l->experts > 1 ? fmin(f.entropy, entropy / log((double)l->experts)) : f.entropy;
     }
     return f;
 }

@@ -33,14 +33,6 @@ static status lay_out(grid *out, const inference_ranks *r)
     return grid_make(out, ranks, comm_rank(r->world), size);
 }
 
-static int threads_of(const comm *world)
-{
-    int cores = omp_get_num_procs() / comm_local_ranks(world), most = omp_get_max_threads();
-    if (comm_ranks(world) == 1 || cores > most)
-        return most;
-    return cores > 0 ? cores : 1;
-}
-
 static status prepare(inference *out, executor_options *how, weights *from, const inference_ranks *ranks,
                       const compile_options *wanted)
 {
@@ -62,7 +54,9 @@ static status prepare(inference *out, executor_options *how, weights *from, cons
 
 status inference_open(inference *out, weights *from, const inference_ranks *ranks, const compile_options *wanted)
 {
-    executor_options how = {.threads = threads_of(ranks->world)};
+    int cores = omp_get_num_procs() / comm_local_ranks(ranks->world), most = omp_get_max_threads();
+    bool all_cores = comm_ranks(ranks->world) == 1 || cores > most;
+    executor_options how = {.threads = all_cores ? most : cores > 0 ? cores : 1};
     comm_group *all = comm_world(ranks->world);
     *out = (inference){0};
     omp_set_num_threads(how.threads);
@@ -100,23 +94,19 @@ struct generator {
 status generator_open(generator **out, weights *from, const inference_ranks *ranks, precision_kind precision, int texts,
                       int64_t positions)
 {
-    generator *g = must_calloc(1, sizeof *g);
+    AUTO(generator) *g = must_calloc(1, sizeof *g);
     const compile_options options = {.precision = precision,
                                      .sequence = positions,
                                      .micro_batch = texts,
                                      .decode_samples = texts,
                                      .decode_positions = (int)positions};
-    status s = inference_open(&g->model, from, ranks, &options);
-    if (s != STATUS_OK) {
-        generator_close(g);
-        return s;
-    }
+    TRY(inference_open(&g->model, from, ranks, &options));
     g->world = comm_world(ranks->world);
     g->samples = texts;
     g->vocabulary = weights_shape(from)->vocab_size;
     g->logits = must_alloc((unsigned long)g->vocabulary * sizeof(float));
     g->candidates = must_alloc((unsigned long)g->vocabulary * sizeof(candidate));
-    *out = g;
+    *out = TAKE(g);
     return STATUS_OK;
 }
 

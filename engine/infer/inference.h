@@ -7,6 +7,7 @@
 
 #include "engine/run/executor.h"
 #include "engine/state/weights/weights.h"
+#include "memory/scope.h"
 
 /* Names of devices on command lines, and their meaning. */
 typedef enum inference_where { INFERENCE_AUTO, INFERENCE_CPU, INFERENCE_CUDA } inference_where;
@@ -51,6 +52,7 @@ typedef struct generator_choice {
 status generator_open(generator **out, weights *from, const inference_ranks *ranks, precision_kind precision, int texts,
                       int64_t positions);
 void generator_close(generator *g);
+AUTO_CLOSES(generator, generator_close)
 /* Feeds each sample's token at `position` (the same for all); generator_logits() then returns the next token's
  * logits. */
 void generator_step(generator *g, const int32_t *tokens, int64_t position);

@@ -216,14 +216,6 @@ typedef struct choice {
     checkpoint_place head;   /* checkpoint that defines the history; step -1: unknown */
 } choice;
 
-static int find_latest(const choice *c)
-{
-    for (int i = 0; i < c->all.count && *c->latest; i++)
-        if (c->all.item[i].whole && strcmp(c->all.item[i].name, c->latest) == 0)
-            return i;
-    return -1;
-}
-
 /* Looks at the checkpoints before `latest`, which may replace it. A step after it has been undone, and its branch's
  * number is taken. */
 static status look_at_others(choice *c, int latest)
@@ -299,10 +291,12 @@ static bool may_be_later(const choice *c)
 
 static status fetch_best(choice *c)
 {
-    int latest = find_latest(c);
+    int latest = -1;
     bool done = false;
-    for (int i = 0; i < c->all.count; i++)
+    for (int i = 0; i < c->all.count; i++) {
+        latest = c->all.item[i].whole && strcmp(c->all.item[i].name, c->latest) == 0 ? i : latest;
         c->place[i].step = -1;
+    }
     if (latest >= 0)
         TRY(look_at_place(&c->head, c->s, c->prefix, c->latest));
     c->out->newest = c->head;

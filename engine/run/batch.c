@@ -129,45 +129,26 @@ static int32_t *make_whole(batch_ids *out, unsigned rows, const compile_options 
     return memory;
 }
 
-/* Returns the rows that the program uses and samples fill. */
-static unsigned read_rows(const batch_ids *to)
-{
-    unsigned rows = 0;
-    for (unsigned k = 0; k < INPUT_COUNT; k++)
-        rows |= to->of[k] && k != INPUT_token_positions && k != INPUT_all_token_positions ? 1u << k : 0;
-    return rows;
-}
-
 /* `count` samples from number `first`; samples from `end` on have no labels. */
 typedef struct batch_range {
     int64_t first, count, end;
 } batch_range;
-
-static void forget_targets(int64_t *left_out, int32_t *targets, int64_t sequence)
-{
-    *left_out -= targets[0] < 0; /* it is already left out */
-    for (int64_t i = 0; i < sequence; i++)
-        targets[i] = -1;
-}
-
-static int64_t count_ids(const int32_t *ids, int64_t count)
-{
-    int64_t sum = 0;
-    for (int64_t i = 0; ids && i < count; i++)
-        sum += ids[i] >= 0;
-    return sum;
-}
 
 /* Reads samples from number `of.first` on, end to end. */
 static status read_samples(batch_facts *out, batch_ids at, int64_t sequence, const samples *s, batch_range of)
 {
     for (int64_t i = of.first; i < of.first + of.count; i++) {
         bool left_out = false;
+        const int32_t *second = at.of[INPUT_second_targets];
         TRY(samples_read(s, &left_out, at.of, i));
         out->left_out += left_out;
-        out->second_targets += count_ids(at.of[INPUT_second_targets], sequence);
-        if (i >= of.end)
-            forget_targets(&out->left_out, at.of[INPUT_targets], sequence);
+        for (int64_t k = 0; second && k < sequence; k++)
+            out->second_targets += second[k] >= 0;
+        if (i >= of.end) {
+            out->left_out -= at.of[INPUT_targets][0] < 0; /* it is already left out */
+            for (int64_t k = 0; k < sequence; k++)
+                at.of[INPUT_targets][k] = -1;
+        }
         for (int k = 0; k < INPUT_COUNT; k++)
             at.of[k] += at.of[k] ? sequence : 0;
     }
@@ -178,7 +159,10 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
 {
     const compile_options *o = &c->options;
     batch_ids whole;
-    AUTO_FREE int32_t *memory = make_whole(&whole, read_rows(to), o);
+    unsigned rows = 0; /* used by the program, and filled by samples */
+    for (unsigned k = 0; k < INPUT_COUNT; k++)
+        rows |= to->of[k] && k != INPUT_token_positions && k != INPUT_all_token_positions ? 1u << k : 0;
+    AUTO_FREE int32_t *memory = make_whole(&whole, rows, o);
     status got = STATUS_OK;
     for (int64_t m = 0; m * o->micro_batch < of.count && got == STATUS_OK; m++) {
         got = read_samples(out, whole, o->sequence, s,
@@ -247,19 +231,12 @@ double batch_unseen(const compile_options *o)
     return (double)unseen / (double)(all * (d.ranks - 1));
 }
 
-status batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches)
+status batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches,
+                  bool ahead)
 {
     const batch_range of = {batch_first(&c->options, first, microbatches),
                             (int64_t)microbatches * c->options.micro_batch, INT64_MAX};
-    return fill(out, c, e, executor_at, s, of);
-}
-
-status batch_read_ahead(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
-                        int microbatches)
-{
-    const batch_range of = {batch_first(&c->options, first, microbatches),
-                            (int64_t)microbatches * c->options.micro_batch, INT64_MAX};
-    return fill(out, c, e, executor_ahead, s, of);
+    return fill(out, c, e, ahead ? executor_ahead : executor_at, s, of);
 }
 
 status batch_fill_evaluation(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,

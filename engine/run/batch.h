@@ -40,11 +40,10 @@ typedef struct batch_facts {
     uint32_t assignment;
 } batch_facts;
 
-/* Fills all micro-batches of this rank for the step that begins at sample `first`. */
-status batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches);
-/* Does the same into the second block (executor_ahead) while the device works. */
-status batch_read_ahead(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
-                        int microbatches);
+/* Fills all micro-batches of this rank for the step that begins at sample `first`; `ahead`: into the second block
+ * (executor_ahead) while the device works. */
+status batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches,
+                  bool ahead);
 /* Returns the facts that batch_fill would, without filling: reads the samples, assigns their tokens and drops them.
  * Requires a layout that shards samples' tokens. */
 status batch_measure(batch_facts *out, const compile_options *o, const samples *s, int64_t first, int microbatches);

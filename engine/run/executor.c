@@ -338,7 +338,7 @@ static status allocate(executor *e, const executor_options *o)
 
 status executor_open(executor **out, compiled *c, comm *world, const executor_options *options)
 {
-    executor *e = must_calloc(1, sizeof *e);
+    AUTO(executor) *e = must_calloc(1, sizeof *e);
     e->compiled = c;
     for (int i = 0; i < COMPILE_PROGRAMS; i++)
         e->programs[i].program = compile_program_at(c, i);
@@ -358,15 +358,12 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
         if (s == STATUS_OK)
             s = choices_agree(options->choices, comm_world(world), e->interface, e->device, options->timing);
     }
-    if (s != STATUS_OK) {
-        executor_close(e);
-        return s;
-    }
+    TRY(s);
     warming_play(c, e->interface, e->device);
     for (int i = 0; e->apart && i < COMPILE_PROGRAMS; i++)
         name_between_marks(e, &e->programs[i]);
     log_set_where(describe_where, e);
-    *out = e;
+    *out = TAKE(e);
     return STATUS_OK;
 }
 

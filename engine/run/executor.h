@@ -11,6 +11,7 @@
 #include "kernels/device.h"
 #include "parallel/comm/comm.h"
 #include "parallel/watch/watchdog.h"
+#include "memory/scope.h"
 
 typedef struct executor executor;
 
@@ -29,6 +30,7 @@ typedef struct executor_options {
  * backend; collective over `world`. */
 status executor_open(executor **out, compiled *c, comm *world, const executor_options *options);
 void executor_close(executor *e);
+AUTO_CLOSES(executor, executor_close)
 
 /* Enqueues the whole program on the device and waits for its end. With a graph, the second run of the training program
  * captures it, and later runs launch the graph, except while ops are timed, the profiler runs, or under

@@ -35,20 +35,14 @@ typedef struct distinct {
     int count;
 } distinct;
 
-static bool is_new(const distinct *all, const op *o)
-{
-    for (int i = 0; i < all->count; i++)
-        if (same_kernels(all->of[i], o))
-            return false;
-    return true;
-}
-
 static void find_distinct(distinct *all, const program *list)
 {
     for (int i = 0; i < list->count; i++) {
-        const op *o = list->ops[i];
-        if (op_computes(o) && is_new(all, o))
-            APPEND(all->of, all->count) = o;
+        int k = 0;
+        while (k < all->count && !same_kernels(all->of[k], list->ops[i]))
+            k++;
+        if (op_computes(list->ops[i]) && k == all->count)
+            APPEND(all->of, all->count) = list->ops[i];
     }
 }
 

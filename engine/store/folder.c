@@ -268,9 +268,9 @@ static void log_progress(void *context, int64_t bytes)
 
 static status fetch_missing(fetch *f)
 {
-    const char *all = BYTES_TEXT(f->bytes);
     list_missing(f);
     TRY(check_room(f));
+    const char *all = BYTES_TEXT(f->bytes);
     if (f->items == 0) {
         log_line("%s: %s, kept in %s\n", f->url, all, f->folder);
         return STATUS_OK;

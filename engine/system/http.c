@@ -200,6 +200,26 @@ void http_ask(http_answer *out, http *h, const http_request *request)
     curl_slist_free_all(list);
 }
 
+/* ---- secrets ----------------------------------------------------------------------------------------------------- */
+
+void http_wipe(char **text)
+{
+    if (*text)
+        explicit_bzero(*text, strlen(*text));
+    free(*text);
+    *text = NULL;
+}
+
+char *http_take_variable(const char *name, bool secret)
+{
+    char *given = getenv(name), *copy = given && *given ? must_strdup(given) : NULL;
+    if (given && secret) {
+        explicit_bzero(given, strlen(given)); /* /proc/PID/environ shows this memory */
+        unsetenv(name);
+    }
+    return copy;
+}
+
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 char *http_coded(const char *text, const char *also)

@@ -72,3 +72,8 @@ char *http_coded(const char *text, const char *also);
 double http_date(const char *text);
 /* True if the host is this machine: localhost, 127.0.0.0/8 or ::1. */
 bool http_is_loopback(const char *url);
+
+/* Overwrites a secret text, frees it, and sets it to NULL, which it may be. */
+void http_wipe(char **text);
+/* Copies a variable of the environment that is not empty, or returns NULL; removes a secret one from there. */
+char *http_take_variable(const char *name, bool secret);

@@ -124,25 +124,24 @@ static void columns_close(columns *c)
     free(c);
 }
 
+AUTO_CLOSES(columns, columns_close)
+
 /* Opens the column `field` of a seekable source, which stays the caller's and has no other reader until columns_close.
  * The type is string, binary, large or view, in a dictionary or not; another type, or a missing column, is refused with
  * a list of the columns. */
 static status columns_open(columns **out, source *from, const char *field)
 {
     char message[COLUMNS_MESSAGE_BYTES] = "";
-    columns *c = must_calloc(1, sizeof *c);
+    AUTO(columns) *c = must_calloc(1, sizeof *c);
     c->from = from;
     c->place = -1;
     c->bytes = (columns_file){.context = c, .size = source_bytes(from), .read = read_bytes};
-    status s = find_reader(&c->reader);
-    MUST(s != STATUS_OK || c->reader, "find_reader() has found one before");
-    if (s == STATUS_OK && c->reader->open(&c->rows_of, &c->rows, &c->bytes, field, message))
-        s = fail_as(c, message);
-    if (s == STATUS_OK)
-        *out = c;
-    else
-        columns_close(c);
-    return s;
+    TRY(find_reader(&c->reader));
+    MUST(c->reader, "find_reader() has found one before");
+    if (c->reader->open(&c->rows_of, &c->rows, &c->bytes, field, message))
+        return fail_as(c, message);
+    *out = TAKE(c);
+    return STATUS_OK;
 }
 
 /* Reads only rows first .. end-1 of the `rows`, before columns_next() is called. */
@@ -218,7 +217,7 @@ static status lay_inputs(documents *d)
 status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count)
 {
     MUST(!settings->separator || settings->separator_length > 0, "an empty separator");
-    documents *d = must_calloc(1, sizeof *d);
+    AUTO(documents) *d = must_calloc(1, sizeof *d);
     d->settings = *settings;
     if (!d->settings.field)
         d->settings.field = "text";
@@ -226,12 +225,10 @@ status documents_open(documents **out, const documents_settings *settings, char 
     d->count = count;
     d->cut_input = -1;
     pthread_mutex_init(&d->counting, NULL);
-    status s = d->settings.parts ? lay_inputs(d) : STATUS_OK;
-    if (s == STATUS_OK)
-        *out = d;
-    else
-        documents_close(d);
-    return s;
+    if (d->settings.parts)
+        TRY(lay_inputs(d));
+    *out = TAKE(d);
+    return STATUS_OK;
 }
 
 void documents_close(documents *d)

@@ -66,15 +66,6 @@ static int64_t count_malformed(const char *bytes, int64_t length)
     return count;
 }
 
-/* Counts controls that text lacks: all below a space but tab, line and page ends, backspace and escape. */
-static int64_t count_controls(const char *bytes, int64_t length)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < length; i++)
-        count += (uint8_t)bytes[i] < 0x20 && !strchr("\b\t\n\v\f\r\x1B", bytes[i]);
-    return count;
-}
-
 status sniff_check(const char *name, const char *bytes, int64_t length, bool zeros)
 {
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -90,7 +81,10 @@ status sniff_check(const char *name, const char *bytes, int64_t length, bool zer
      * words, and binary data exceed this limit */
     if (count_malformed(bytes, length) * 200 > length + 200)
         return refuse(name, "in another encoding, or binary", TO_UTF8("ISO-8859-1") ", if that is its encoding");
-    if (!zeros && count_controls(bytes, length) * 50 > length + 50)
+    int64_t controls = 0; /* that text lacks: all below a space but tab, line and page ends, backspace and escape */
+    for (int64_t i = 0; i < length; i++)
+        controls += (uint8_t)bytes[i] < 0x20 && !strchr("\b\t\n\v\f\r\x1B", bytes[i]);
+    if (!zeros && controls * 50 > length + 50)
         return refuse(name, "a binary file", "extract its text, or write it as JSON-lines");
     return STATUS_OK;
 }

@@ -306,13 +306,12 @@ static status append_normal(buffer *out, const char *text, int64_t length, unico
     };
     if (length == 0)
         return STATUS_OK;
-    utf8proc_uint8_t *normal = NULL;
+    AUTO_FREE utf8proc_uint8_t *normal = NULL;
     utf8proc_ssize_t bytes = utf8proc_map((const utf8proc_uint8_t *)text, length, &normal, options[form]);
     if (bytes < 0)
         return status_fail(STATUS_FAILED, "text of %lld bytes cannot be normalized: %s", (long long)length,
                            utf8proc_errmsg(bytes));
     buffer_append(out, normal, bytes);
-    free(normal);
     return STATUS_OK;
 }
 

@@ -18,6 +18,7 @@
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "memory/status.h"
+#include "memory/scope.h"
 
 /* Added tokens: whole strings that are one id wherever they occur, found before the text is cut any further.
  *
@@ -79,6 +80,7 @@ typedef struct bpe {
 typedef struct bpe_scratch bpe_scratch;
 
 void bpe_close(bpe *b);
+AUTO_CLOSES(bpe, bpe_close)
 bpe_scratch *bpe_scratch_open(void);
 void bpe_scratch_close(bpe_scratch *s);
 

@@ -262,15 +262,6 @@ static status read_normalizer(bpe *b, json_t *value)
     return STATUS_OK;
 }
 
-/* True if all spaces of a normal form are marks. */
-static bool is_marked(const bpe *b)
-{
-    for (int i = 0; i < b->normal_count; i++)
-        if (b->normals[i].kind == BPE_MARK)
-            return true;
-    return false;
-}
-
 /* --- pre-tokenizer ------------------------------------------------------------------------------------------------ */
 
 static status add_step(bpe *b, bpe_step step, const char *regex, bool literal)
@@ -353,7 +344,10 @@ static status read_pre_tokenizer_of_characters(bpe *b, json_t *value)
     const char *at = string_of(json_object_get(value, "pattern"), "String");
     if (!absent(value) && strcmp(type_of(value), "Metaspace") == 0)
         return read_metaspace(b, value);
-    if (!is_marked(b))
+    bool marked = false; /* all spaces of the normal form */
+    for (int i = 0; i < b->normal_count; i++)
+        marked |= b->normals[i].kind == BPE_MARK;
+    if (!marked)
         return WRONG("model.byte_fallback where spaces are not replaced by \"" MARK "\" is not supported");
     if (absent(value) || (strcmp(type_of(value), "Split") == 0 && strcmp(at, " ") == 0))
         return STATUS_OK;
@@ -552,7 +546,7 @@ status bpe_json_open(bpe **out, const char *json, size_t length, const char *nam
     json_auto_t *root = json_loadb(json, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!root)
         return WRONG("%s:%d:%d: %s", name, error.line, error.column, error.text);
-    bpe *b = must_calloc(1, sizeof *b);
+    AUTO(bpe) *b = must_calloc(1, sizeof *b);
     b->vocabulary = vocabulary_open();
     b->raw = added_open();
     b->normalized = added_open();
@@ -560,10 +554,8 @@ status bpe_json_open(bpe **out, const char *json, size_t length, const char *nam
     for (int i = 0; i < 256; i++)
         b->byte_ids[i] = -1;
     status s = read_all(b, root);
-    if (s != STATUS_OK) {
-        bpe_close(b);
+    if (s != STATUS_OK)
         return status_context(s, "%s", name);
-    }
-    *out = b;
+    *out = TAKE(b);
     return STATUS_OK;
 }

@@ -162,15 +162,6 @@ static const struct {
     {CONTRACTIONS "\\p{N}" REST, scan_qwen},
 };
 
-/* Finds the scanner that is equal to the pattern, or NULL. */
-static scanner *scanner_find(const char *text)
-{
-    for (unsigned i = 0; i < sizeof scanners / sizeof *scanners; i++)
-        if (strcmp(scanners[i].pattern, text) == 0)
-            return scanners[i].scan;
-    return NULL;
-}
-
 const char *scanner_pattern(int index)
 {
     return index >= 0 && index < (int)(sizeof scanners / sizeof *scanners) ? scanners[index].pattern : NULL;
@@ -326,7 +317,9 @@ status pattern_open(pattern **out, const char *text, const unicode_classes *clas
 {
     AUTO(pattern) *p = must_calloc(1, sizeof *p);
     p->classes = classes;
-    p->scan = literal || plain ? NULL : scanner_find(text);
+    for (unsigned i = 0; i < sizeof scanners / sizeof *scanners && !literal && !plain; i++)
+        if (strcmp(scanners[i].pattern, text) == 0)
+            p->scan = scanners[i].scan;
     if (!p->scan) {
         RELEASED_BY(buffer_free) buffer source = {0};
         if (literal)

@@ -297,17 +297,15 @@ static status read_model(sentencepiece_model *m, span all)
 
 status sentencepiece_model_open(sentencepiece_model **out, const void *bytes, int64_t length, const char *name)
 {
-    sentencepiece_model *m = must_calloc(1, sizeof *m);
+    AUTO(sentencepiece_model) *m = must_calloc(1, sizeof *m);
     m->pieces = vocabulary_open();
     m->dummy_prefix = m->remove_extra = true;
     m->type = SENTENCEPIECE_MODEL_UNIGRAM;
     snprintf(m->unknown_surface, sizeof m->unknown_surface, " \xE2\x81\x87 ");
     status s = read_model(m, (span){bytes, (const uint8_t *)bytes + length});
-    if (s != STATUS_OK) {
-        sentencepiece_model_close(m);
+    if (s != STATUS_OK)
         return status_context(s, "%s", name);
-    }
-    *out = m;
+    *out = TAKE(m);
     return STATUS_OK;
 }
 

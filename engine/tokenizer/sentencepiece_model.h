@@ -11,6 +11,7 @@
 #include "engine/text/buffer.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "memory/status.h"
+#include "memory/scope.h"
 
 enum { /* types of a piece, as in the file */
        SENTENCEPIECE_MODEL_NORMAL = 1,
@@ -44,6 +45,7 @@ typedef struct sentencepiece_model {
 
 status sentencepiece_model_open(sentencepiece_model **out, const void *bytes, int64_t length, const char *name);
 void sentencepiece_model_close(sentencepiece_model *m);
+AUTO_CLOSES(sentencepiece_model, sentencepiece_model_close)
 const char *sentencepiece_model_name(const sentencepiece_model *m, int32_t id);
 
 /* Rounds the scores in the file of a unigram model to multiples of 1/128. Sums of such scores are exact in single and

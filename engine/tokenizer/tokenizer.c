@@ -84,10 +84,7 @@ static status model_open(tokenizer *t, const char *name)
     t->pieces = pieces_open(t->model);
     t->vocabulary = t->model->pieces;
     const sentencepiece_ids ids = sentencepiece_reserved(t->processor);
-    t->ids.bos = ids.bos;
-    t->ids.eos = t->ids.end_of_document = ids.eos;
-    t->ids.pad = ids.pad;
-    t->ids.unknown = ids.unknown;
+    t->ids = (tokenizer_ids){ids.bos, ids.eos, ids.pad, ids.unknown, ids.eos};
     return STATUS_OK;
 }
 

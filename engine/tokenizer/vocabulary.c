@@ -40,20 +40,14 @@ void vocabulary_close(vocabulary *v)
     free(v);
 }
 
-/* Computes FNV-1a, then mixes it: its low bits alone are weak. */
-static uint64_t hash(const char *bytes, int64_t length)
-{
-    uint64_t h = 0xCBF29CE484222325U;
-    for (int64_t i = 0; i < length; i++)
-        h = (h ^ (uint8_t)bytes[i]) * 0x100000001B3U;
-    return h ^ h >> 29;
-}
-
 /* Finds the slot that holds the token of these bytes, or the free one where it belongs. */
 static uint64_t slot_of(const vocabulary *v, const char *bytes, int64_t length)
 {
-    uint64_t mask = v->slot_count - 1;
-    for (uint64_t slot = hash(bytes, length) & mask;; slot = (slot + 1) & mask) {
+    uint64_t mask = v->slot_count - 1, hash = 0xCBF29CE484222325U; /* FNV-1a */
+    for (int64_t i = 0; i < length; i++)
+        hash = (hash ^ (uint8_t)bytes[i]) * 0x100000001B3U;
+    hash ^= hash >> 29; /* its low bits alone are weak */
+    for (uint64_t slot = hash & mask;; slot = (slot + 1) & mask) {
         int32_t id = v->slots[slot] - 1;
         if (id < 0)
             return slot;

@@ -12,25 +12,6 @@
 
 static const char bearer[] = "Authorization: Bearer ", basic[] = "Authorization: Basic ";
 
-static void wipe_text(char **text)
-{
-    if (*text)
-        explicit_bzero(*text, strlen(*text));
-    free(*text);
-    *text = NULL;
-}
-
-/* Copies a variable that is not empty, or returns NULL. Removes a secret one from the environment. */
-static char *take_variable(const char *name, bool secret)
-{
-    char *given = getenv(name), *copy = given && *given ? must_strdup(given) : NULL;
-    if (given && secret) {
-        explicit_bzero(given, strlen(given)); /* /proc/PID/environ shows this memory */
-        unsetenv(name);
-    }
-    return copy;
-}
-
 /* Checks that a header's text is one line. */
 static status check_line(const char *text, const char *name)
 {
@@ -52,8 +33,8 @@ static status make_header(mlflow_login *l)
         char *both = must_format("%s:%s", l->user, l->password), *coded = must_alloc(strlen(both) / 3 * 4 + 5);
         EVP_EncodeBlock((unsigned char *)coded, (const unsigned char *)both, (int)strlen(both));
         l->header = must_format("%s%s", basic, coded);
-        wipe_text(&both);
-        wipe_text(&coded);
+        http_wipe(&both);
+        http_wipe(&coded);
     } else if (l->token) {
         l->header = must_format("%s%s", bearer, l->token);
     }
@@ -62,10 +43,10 @@ static status make_header(mlflow_login *l)
 
 status mlflow_login_take(mlflow_login *out)
 {
-    *out = (mlflow_login){.user = take_variable(MLFLOW_LOGIN_USER, false),
-                          .password = take_variable(MLFLOW_LOGIN_PASSWORD, true),
-                          .token = take_variable(MLFLOW_LOGIN_TOKEN, true),
-                          .ca = take_variable(MLFLOW_LOGIN_CA, false)};
+    *out = (mlflow_login){.user = http_take_variable(MLFLOW_LOGIN_USER, false),
+                          .password = http_take_variable(MLFLOW_LOGIN_PASSWORD, true),
+                          .token = http_take_variable(MLFLOW_LOGIN_TOKEN, true),
+                          .ca = http_take_variable(MLFLOW_LOGIN_CA, false)};
     status s = make_header(out);
     if (s != STATUS_OK)
         mlflow_login_wipe(out);
@@ -74,11 +55,11 @@ status mlflow_login_take(mlflow_login *out)
 
 void mlflow_login_wipe(mlflow_login *l)
 {
-    wipe_text(&l->header);
-    wipe_text(&l->user);
-    wipe_text(&l->password);
-    wipe_text(&l->token);
-    wipe_text(&l->ca);
+    http_wipe(&l->header);
+    http_wipe(&l->user);
+    http_wipe(&l->password);
+    http_wipe(&l->token);
+    http_wipe(&l->ca);
 }
 
 status mlflow_login_check(const mlflow_login *l, const char *address)

@@ -186,7 +186,7 @@ static status take_batch(training *t, batch_facts *out)
     watchdog_enter(t->watchdog, DURING_STEP, true, t->at.step + 1, "reading the batch");
     if (!there)
         return batch_fill(out, &t->compiled, t->executor, t->data.train, t->at.samples,
-                          training_microbatches(t, t->at.step));
+                          training_microbatches(t, t->at.step), false);
     executor_swap_batches(t->executor);
     return STATUS_OK;
 }
@@ -263,8 +263,8 @@ static void play_once(training *t, bool again)
         int64_t next = t->at.samples + training_batch(t, t->at.step);
         bool last = t->at.step + 1 == t->config->train.steps;
         if (!last && executor_reads_ahead(t->executor) &&
-            batch_read_ahead(&t->now.ahead_batch, &t->compiled, t->executor, t->data.train, next,
-                             training_microbatches(t, t->at.step + 1)) == STATUS_OK)
+            batch_fill(&t->now.ahead_batch, &t->compiled, t->executor, t->data.train, next,
+                       training_microbatches(t, t->at.step + 1), true) == STATUS_OK)
             t->now.ahead = next;
     }
     executor_finish(t->executor);
@@ -467,7 +467,7 @@ static status save(training *t, bool last)
     if (undone)
         return STATUS_OK;
     TRY(outside(t, ISLANDS_BEFORE_SAVE));
-    TRY(training_save(t, last));
+    TRY(training_save(t, false, last));
     t->saved = t->at.step;
     return STATUS_OK;
 }
@@ -523,7 +523,7 @@ static status train_loop(training *t, signals_request *asked)
             TRY(save(t, last || *asked == SIGNALS_STOP));
         else if (due(c->checkpoint.memory_every, t->at.step)) {
             TRY(outside(t, ISLANDS_BEFORE_SAVE));
-            TRY(training_save_in_memory(t));
+            TRY(training_save(t, true, false));
         }
         if (*asked == SIGNALS_STOP)
             break;

@@ -18,9 +18,9 @@ void __wrap_storage_describe(compiled *c);
 void __real_executor_launch(executor *e, const compiled_program *p);
 void __wrap_executor_launch(executor *e, const compiled_program *p);
 status __real_batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
-                         int microbatches);
+                         int microbatches, bool ahead);
 status __wrap_batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
-                         int microbatches);
+                         int microbatches, bool ahead);
 void __real_shard_zigzag(int32_t *out, const shard_shape *d);
 void __wrap_shard_zigzag(int32_t *out, const shard_shape *d);
 void __real_cpu_muon_polynomial(const op *o, const run_context *r);
@@ -337,12 +337,12 @@ static struct {
 } batch;
 
 status __wrap_batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
-                         int microbatches)
+                         int microbatches, bool ahead)
 {
     batch.of = s;
     batch.first = first;
     batch.microbatches = microbatches;
-    return __real_batch_fill(out, c, e, s, first, microbatches);
+    return __real_batch_fill(out, c, e, s, first, microbatches, ahead);
 }
 
 /* A step that is played again takes the samples behind its own. */
@@ -353,7 +353,7 @@ static void move_samples(executor *e, const step_scalars *s)
     batch_facts facts;
     if (s->step == step) {
         int64_t all = (int64_t)batch.microbatches * o->micro_batch * grid_group_size(&o->grid, AXIS_SAMPLES);
-        MUST(__real_batch_fill(&facts, of, e, batch.of, batch.first + all, batch.microbatches) == STATUS_OK,
+        MUST(__real_batch_fill(&facts, of, e, batch.of, batch.first + all, batch.microbatches, false) == STATUS_OK,
              "no samples");
     }
     step = s->step;

@@ -30,18 +30,10 @@ struct etcd {
 
 /* ---- login ------------------------------------------------------------------------------------------------------- */
 
-static void wipe_text(char **text)
-{
-    if (*text)
-        explicit_bzero(*text, strlen(*text));
-    free(*text);
-    *text = NULL;
-}
-
 void etcd_wipe_login(etcd_login *c)
 {
-    wipe_text(&c->user);
-    wipe_text(&c->password);
+    http_wipe(&c->user);
+    http_wipe(&c->password);
 }
 
 /* Splits "USER:PASSWORD"; the password may have colons. */
@@ -78,14 +70,10 @@ static status read_login(etcd_login *out, const char *path)
 
 status etcd_take_login(etcd_login *out, const char *file)
 {
-    char *given = getenv(ISLANDS_CREDENTIALS), *copy = given ? must_strdup(given) : NULL;
+    char *copy = http_take_variable(ISLANDS_CREDENTIALS, true);
     *out = (etcd_login){0};
-    if (given) {
-        explicit_bzero(given, strlen(given)); /* /proc/PID/environ shows this memory */
-        unsetenv(ISLANDS_CREDENTIALS);
-    }
-    status s = file ? read_login(out, file) : copy && *copy ? split_login(out, copy, ISLANDS_CREDENTIALS) : STATUS_OK;
-    wipe_text(&copy);
+    status s = file ? read_login(out, file) : copy ? split_login(out, copy, ISLANDS_CREDENTIALS) : STATUS_OK;
+    http_wipe(&copy);
     return s;
 }
 

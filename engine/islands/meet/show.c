@@ -7,6 +7,7 @@
 #include "engine/islands/meet/etcd.h"
 #include "engine/islands/meet/roster.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* Prints a member's name, which is foreign text. */
 static void print_name(const char *name, int width)
@@ -72,7 +73,7 @@ static json_t *group_by_run(const json_t *raw)
     size_t i;
     json_array_foreach(raw, i, pair)
     {
-        char *run;
+        AUTO_FREE char *run = NULL;
         const char *rest, *value = json_string_value(json_object_get(pair, "value"));
         if (!split_key(&run, &rest, json_string_value(json_object_get(pair, "key"))))
             continue;
@@ -82,7 +83,6 @@ static json_t *group_by_run(const json_t *raw)
         json_array_append_new(json_object_get(runs, run),
                               json_pack("{s:s, s:o, s:O}", "key", rest, "value", parsed ? parsed : json_null(),
                                         "revision", json_object_get(pair, "revision")));
-        free(run);
     }
     return runs;
 }

@@ -231,8 +231,10 @@ void outer_apply_merge(islands *o, int fragment)
     for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;) {
         const outer_unit *m = mine(o, u);
         outer_move_gather(o->move, memory->values, u);
-        if (m)
-            rule_mix(memory->values, memory->reference + m->at, mix, o->core.units.list[u].elements);
+        for (int64_t i = 0; m && i < o->core.units.list[u].elements; i++) { /* Streaming DiLoCo (2501.18512) */
+            float reference = memory->reference[m->at + i];
+            memory->values[i] = reference + mix * (memory->values[i] - reference);
+        }
         outer_move_scatter(o->move, u, memory->values);
     }
 }

@@ -357,14 +357,6 @@ static void decide(islands *o, uint64_t takes)
     membership_decide(o->core.membership, head, r->revision, takes, revisions);
 }
 
-static bool everybody_leaves(const roster *r, uint64_t offers)
-{
-    bool all = offers == roster_ready(r);
-    for (int s = 0; s < ROSTER_SLOTS; s++)
-        all &= !(offers >> s & 1) || r->member[s].parting;
-    return all;
-}
-
 /* Logs the islands that this merge waits for, once each. An island that lacks another's change is blamed only later. */
 static void say_late(islands *o, uint64_t offers, uint64_t held, uint64_t refused)
 {
@@ -419,7 +411,10 @@ static void push_offer(islands *o)
     uint64_t refused = outer_refused(&o->core);
     bool held_up = is_held_up(o), late = o->core.now > o->offered.deadline, all = false;
     say_late(o, offers, held, refused);
-    if (everybody_leaves(r, offers) || outer_must_end(&o->core)) {
+    bool all_leave = offers == ready;
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        all_leave &= !(offers >> s & 1) || r->member[s].parting;
+    if (all_leave || outer_must_end(&o->core)) {
         outer_withdraw(o, outer_must_end(&o->core) ? "this island is asked to stop" : "everybody leaves");
         return;
     }

@@ -29,14 +29,6 @@ struct outer_move {
 
 /* ---- shares of all ranks ----------------------------------------------------------------------------------------- */
 
-static int find_tensor(const outer_units *u, const char *name)
-{
-    for (int i = 0; i < u->tensor_count; i++)
-        if (!strcmp(u->tensors[i].name, name))
-            return i;
-    return -1;
-}
-
 static bool intersect(overlap *out, const unit *u, const checkpoint_piece *p)
 {
     bool matrix = p->of.dims > 1;
@@ -57,8 +49,10 @@ static int list_mine(overlap **out, const outer *o, const checkpoint_piece *piec
     int n = 0;
     *out = NULL;
     for (int i = 0; i < count; i++) {
-        int wanted = find_tensor(&o->units, pieces[i].of.name);
-        MUST(wanted >= 0, "%s is no tensor of the model", pieces[i].of.name);
+        int wanted = 0;
+        while (wanted < o->units.tensor_count && strcmp(o->units.tensors[wanted].name, pieces[i].of.name) != 0)
+            wanted++;
+        MUST(wanted < o->units.tensor_count, "%s is no tensor of the model", pieces[i].of.name);
         for (int u = 0; u < o->units.count; u++) {
             overlap s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
             if (o->units.list[u].tensor == wanted && intersect(&s, &o->units.list[u], &pieces[i]))
@@ -96,13 +90,8 @@ static void gather_lists(overlaps *s, const outer *o, overlap *mine, int count)
 static void open_overlaps(overlaps *s, const outer_move *m, const state_section *sections, int count, bool writing)
 {
     int pieces = 0;
-    for (int i = 0; i < count; i++) {
-        int more;
-        AUTO_FREE checkpoint_piece *list = state_pieces(&more, m->compiled, m->executor, sections[i], writing);
-        s->pieces = must_realloc(s->pieces, (unsigned long)(pieces + more + 1) * sizeof *list);
-        memcpy(s->pieces + pieces, list, (size_t)more * sizeof *list);
-        pieces += more;
-    }
+    for (int i = 0; i < count; i++)
+        state_pieces(&s->pieces, &pieces, m->compiled, m->executor, sections[i], writing);
     AUTO_FREE overlap *mine = NULL;
     int n = list_mine(&mine, m->core, s->pieces, pieces);
     gather_lists(s, m->core, mine, n);
@@ -251,8 +240,9 @@ void outer_move_clear_states(outer_move *m)
     const char *sections[OPTIMIZER_SECTIONS];
     optimizer_sections(sections, &m->compiled->options);
     for (int i = 0; sections[i]; i++) {
-        int count;
-        checkpoint_piece *pieces = state_pieces(&count, m->compiled, e, sections[i], false);
+        int count = 0;
+        AUTO_FREE checkpoint_piece *pieces = NULL;
+        state_pieces(&pieces, &count, m->compiled, e, sections[i], false);
         for (int k = 0; k < count; k++) {
             const checkpoint_piece *p = &pieces[k];
             float zero = 0;
@@ -262,6 +252,5 @@ void outer_move_clear_states(outer_move *m)
             box_convert(&there, &still, p->of.dims, p->of.part.size);
             executor_give_back(e, there.data, address, bytes, true);
         }
-        free(pieces);
     }
 }

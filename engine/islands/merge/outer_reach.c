@@ -27,13 +27,9 @@ void outer_add_name(char *names, size_t bytes, const char *name)
 
 static status claim(outer *o, int hint, const char *name, const char *const *endpoints)
 {
-    /* The addresses of etcd, separated by commas. */
-    AUTO_FREE char *where = must_strdup("");
-    for (int i = 0; i < o->config->outer.rendezvous.count; i++) {
-        char *longer = must_format("%s%s%s", where, i ? "," : "", o->config->outer.rendezvous.item[i].path);
-        free(where);
-        where = longer;
-    }
+    const config_sources *nodes = &o->config->outer.rendezvous;
+    AUTO_FREE char *where =
+        MUST_PRINT(out, for (int i = 0; i < nodes->count; i++) fprintf(out, "%s%s", i ? "," : "", nodes->item[i].path));
     double lease = o->config->outer.timeout / 2;
     const membership_options options = {.addresses = where,
                                         .login = o->login,

@@ -120,15 +120,6 @@ void robust_judge(robust_judgement *out, const double *products, int count)
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the mean without the `trimmed` smallest and largest. */
-static double trimmed_mean(const double *sorted, int count, int trimmed)
-{
-    double sum = 0;
-    for (int i = trimmed; i < count - trimmed; i++)
-        sum += sorted[i];
-    return sum / (count - 2 * trimmed);
-}
-
 static void take_medians(float *out, const float *const *change, int count, int64_t n)
 {
     double x[ROBUST_MOST];
@@ -155,7 +146,10 @@ static void take_trimmed_means(float *out, const float *const *change, int count
         for (int k = 0; k < left; k++)
             x[k] = scale[k] * (double)kept[k][i];
         sort(x, left);
-        out[i] = (float)trimmed_mean(x, left, trimmed);
+        double sum = 0;
+        for (int k = trimmed; k < left - trimmed; k++)
+            sum += x[k];
+        out[i] = (float)(sum / (left - 2 * trimmed));
     }
 }
 

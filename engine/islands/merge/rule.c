@@ -58,12 +58,6 @@ void rule_gossip(float *reference, float *momentum, const float *mean, const rul
     }
 }
 
-void rule_mix(float *values, const float *reference, float mix, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        values[i] = reference[i] + mix * (values[i] - reference[i]);
-}
-
 /* ---- gossip: drawing groups -------------------------------------------------------------------------------------- */
 
 typedef struct ticket {

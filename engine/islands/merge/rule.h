@@ -35,8 +35,6 @@ double rule_share(int64_t staleness, int64_t tokens, int64_t all, int islands);
 void rule_scale(float *values, float by, int64_t n);
 /* `mean`: the group's mean weights; `momentum` NULL for average */
 void rule_gossip(float *reference, float *momentum, const float *mean, const rule *r, int64_t n);
-/* values[n] = reference + mix (values - reference): Streaming DiLoCo (2501.18512) */
-void rule_mix(float *values, const float *reference, float mix, int64_t n);
 
 /* Returns the gossip group of `slot`, including itself, at exchange `number`, as bits of slots, drawn anew each time
  * from the islands present (NoLoCo). A pure function, so islands that see the same islands draw the same groups without

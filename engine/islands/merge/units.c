@@ -4,14 +4,6 @@
 
 #include "memory/log.h"
 
-static int fragment_of(const names_tensor *t, int fragments)
-{
-    if (t->layer >= 0)
-        return t->layer % fragments;
-    parts_place place = parts_row_of(t->slot)->place;
-    return place == PARTS_AT_EMBEDDING || place == PARTS_AT_FIRST ? 0 : fragments - 1;
-}
-
 void units_rectangle(rectangle *of, box_memory *at, const unit *u, const names_tensor *tensors, float *values)
 {
     const names_tensor *t = &tensors[u->tensor];
@@ -30,9 +22,12 @@ unit *units_list(int *count, const names_tensor *tensors, int tensor_count, int 
         const names_tensor *t = &tensors[i];
         int64_t columns = t->dims > 1 ? t->shape[1] : 1;
         int64_t rows = columns < UNITS_ELEMENTS ? UNITS_ELEMENTS / columns : 1;
+        parts_place place = parts_row_of(t->slot)->place;
+        bool begins = place == PARTS_AT_EMBEDDING || place == PARTS_AT_FIRST;
+        int fragment = t->layer >= 0 ? t->layer % fragments : begins ? 0 : fragments - 1;
         for (int64_t first = 0; first < t->shape[0]; first += rows) {
             int64_t here = t->shape[0] - first < rows ? t->shape[0] - first : rows;
-            APPEND(list, *count) = (unit){i, fragment_of(t, fragments), first, here, here * columns};
+            APPEND(list, *count) = (unit){i, fragment, first, here, here * columns};
         }
     }
     return list;

@@ -159,6 +159,7 @@ static status open_first(server *v)
         TRY(lock_take(&v->lock, lock_path, v->run, LEASE));
     TRY(atomic_replace(config_path, text, (int64_t)strlen(text)));
     TRY(checkpoint_tidy(v->checkpoints));
+    TRY(atomic_make_folders(v->journal));
     return lines_open(&v->lines, lines_path);
 }
 
@@ -167,6 +168,7 @@ static status server_files_open(server *v)
 {
     comm_group *all = comm_world(v->world);
     v->checkpoints = must_format("%s/checkpoints", v->config->run.folder);
+    v->journal = must_format("%s/journal", v->config->run.folder);
     v->saved = -1;
     snprintf(v->run, sizeof v->run, "%s", watchdog_run(v->watchdog));
     TRY(comm_all_status(all, outer_first_rank(&v->core) ? open_first(v) : STATUS_OK));
@@ -516,7 +518,6 @@ static status run(bool *stopped, server *v)
     TRY(outer_open(&v->core, v->config, v->world, v->watchdog, true));
     watchdog_enter(v->watchdog, DURING_LOAD, true, 0, "reading the model");
     TRY(server_files_open(v));
-    TRY(server_journal_open(v));
     watchdog_enter(v->watchdog, DURING_SETUP, false, v->core.merge, "claiming the server's place");
     TRY(outer_claim(&v->core, -1));
     TRY(agree_on_head(v));

@@ -45,7 +45,6 @@ json_t *server_head(const server *v, const roster_part *wanted, int64_t merge);
 void server_take_head(server *v, const roster *head);
 
 /* server_journal.c */
-status server_journal_open(server *v);
 /* Writes the change of v->wanted, whole, to the disks of all ranks, for the merge after the last. */
 status server_journal_write(server *v);
 /* Drops an entry without a merge. */

@@ -354,10 +354,3 @@ status server_journal_replay(server *v, const roster *head)
                  (long long)v->core.merge);
     return STATUS_OK;
 }
-
-status server_journal_open(server *v)
-{
-    v->journal = must_format("%s/journal", v->config->run.folder);
-    return comm_all_status(comm_world(v->world),
-                           outer_first_rank(&v->core) ? atomic_make_folders(v->journal) : STATUS_OK);
-}

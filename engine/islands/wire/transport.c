@@ -163,14 +163,6 @@ static bool make_answer(zmq_msg_t *out, transport *t, size_t bytes, int key)
     return true;
 }
 
-/* Returns the trusted key that a message's sender has shown. */
-static int key_of(const transport *t, zmq_msg_t *message)
-{
-    const char *user = zmq_msg_gets(message, "User-Id");
-    int key = user ? atoi(user) : 0;
-    return key >= 0 && key < t->options.keys->count ? key : 0;
-}
-
 /* True if another answer may wait for the key's islands. */
 static bool has_room(transport *t, int key)
 {
@@ -217,7 +209,9 @@ static bool serve_one(transport *t)
         atomic_fetch_add(&t->received, (long long)zmq_msg_size(&message));
         status s = wire_read(&m, zmq_msg_data(&message), (int64_t)zmq_msg_size(&message), t->options.fingerprint);
         bool more = zmq_msg_more(&message);
-        int key = key_of(t, &message);
+        const char *user = zmq_msg_gets(&message, "User-Id"); /* number of the trusted key that the sender has shown */
+        int key = user ? atoi(user) : 0;
+        key = key >= 0 && key < t->options.keys->count ? key : 0;
         if (s == STATUS_OK && (m.reply || more))
             s = status_fail(STATUS_FAILED, "no request");
         if (s == STATUS_OK && !has_room(t, key))
@@ -385,15 +379,6 @@ static int list_sockets(transport *t)
     return n;
 }
 
-static void look_at_connections(transport *t)
-{
-    char from[64], what[128];
-    if (gate_look(t->gate, from, t->endpoint) == 0)
-        return;
-    snprintf(what, sizeof what, "connections from %s", from);
-    refuse(t, what, "one address, or all of them together, would have more than they may");
-}
-
 static void run_thread(void *context)
 {
     transport *t = context;
@@ -402,8 +387,11 @@ static void run_thread(void *context)
         zmq_poll(t->polled, n, POLL_MS);
         if (t->polled[0].revents & ZMQ_POLLIN)
             answer_zap(t);
-        if (t->polled[1].revents & ZMQ_POLLIN)
-            look_at_connections(t);
+        char from[64], what[128];
+        if (t->polled[1].revents & ZMQ_POLLIN && gate_look(t->gate, from, t->endpoint) > 0) {
+            snprintf(what, sizeof what, "connections from %s", from);
+            refuse(t, what, "one address, or all of them together, would have more than they may");
+        }
         for (int i = 0; i < REQUESTS_A_TURN && allowed(t) && serve_one(t); i++)
             continue;
         worker_lock(&t->worker);

@@ -81,7 +81,8 @@ static bool intersect(checkpoint_piece *out, const parameter *p, const parameter
 {
     dtype type = (dtype)h.t->type;
     char *at = arena + h.t->address + q->column * dtype_bytes(type);
-    *out = (checkpoint_piece){.of = q->of, .at = {.type = type, .data = at}};
+    out->of = q->of;
+    out->at = (box_memory){.type = type, .data = at};
     box *part = &out->of.part;
     if (p->vector) {
         out->at.stride[0] = 1;
@@ -112,13 +113,9 @@ static void give_back(void *context, void *borrowed, const void *data, int64_t b
     executor_give_back(e, borrowed, (const char *)data - executor_context(e)->arena, bytes, false);
 }
 
-checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing)
+void state_pieces(checkpoint_piece **list, int *count, const compiled *c, executor *e, state_section section,
+                  bool writing)
 {
-    int most = 0;
-    for (int i = 0; i < c->model.parameter_count; i++)
-        most += c->model.parameters[i]->piece_count;
-    checkpoint_piece *pieces = must_alloc((unsigned long)most * sizeof *pieces);
-    *count = 0;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
         const storage *s = &c->storage[p->number];
@@ -134,15 +131,11 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
         if (is(section, OWN_FEEDBACK))
             among = rows_of(p, s->sum_first, s->sum_rows);
         for (int k = 0; k < p->piece_count; k++) {
-            checkpoint_piece *at = &pieces[*count];
-            if (!intersect(at, p, &p->pieces[k], h, among, executor_context(e)->arena))
-                continue;
-            at->section = section;
-            at->source = (checkpoint_source){borrow, give_back, e};
-            ++*count;
+            checkpoint_piece one = {.section = section, .source = {borrow, give_back, e}};
+            if (intersect(&one, p, &p->pieces[k], h, among, executor_context(e)->arena))
+                APPEND(*list, *count) = one;
         }
     }
-    return pieces;
 }
 
 /* ---- normal deviates in plain arithmetic, the same bits on every machine: Philox and Box-Muller ---- */
@@ -408,9 +401,10 @@ static status read_checkpoint(void *context, const rectangle *of, const box_memo
 
 static status load_section(const compiled *c, executor *e, state_section section, state_reader *read, void *context)
 {
-    int count;
-    AUTO_FREE checkpoint_piece *pieces = state_pieces(&count, c, e, section, false);
+    int count = 0;
+    AUTO_FREE checkpoint_piece *pieces = NULL;
     status s = STATUS_OK;
+    state_pieces(&pieces, &count, c, e, section, false);
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         box_memory to = pieces[i].at;
         int64_t address = (char *)to.data - executor_context(e)->arena, bytes = checkpoint_extent(&pieces[i]);

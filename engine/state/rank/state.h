@@ -31,10 +31,11 @@ typedef const char *state_section;
 enum { STATE_SECTIONS = 4 + OPTIMIZER_SECTIONS };
 int state_sections(state_section out[STATE_SECTIONS], const compiled *c);
 
-/* Returns this rank's rectangles of one section. For writing, exactly one rank of the grid names each element of the
- * model (padding: none); for reading, each rank names all it holds. The caller frees the array; its pointers are the
+/* Appends this rank's rectangles of one section. For writing, exactly one rank of the grid names each element of the
+ * model (padding: none); for reading, each rank names all it holds. The caller frees the list; its pointers are the
  * compiled model's. */
-checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing);
+void state_pieces(checkpoint_piece **list, int *count, const compiled *c, executor *e, state_section section,
+                  bool writing);
 
 /* Fills weights, master weights and the optimizer's states from a checkpoint; without a "master" section (a converted
  * model) the master weights are the weights, without a state's section the states are zero. *has_states tells which.

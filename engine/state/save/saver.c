@@ -62,13 +62,8 @@ static checkpoint_piece *own_pieces(int *count, const compiled *c, executor *e)
     int section_count = state_sections(sections, c);
     checkpoint_piece *all = NULL;
     *count = 0;
-    for (int i = 0; i < section_count; i++) {
-        int n;
-        AUTO_FREE checkpoint_piece *pieces = state_pieces(&n, c, e, sections[i], true);
-        all = must_realloc(all, (unsigned long)(*count + n) * sizeof *all);
-        memcpy(all + *count, pieces, (size_t)n * sizeof *all);
-        *count += n;
-    }
+    for (int i = 0; i < section_count; i++)
+        state_pieces(&all, count, c, e, sections[i], true);
     return all;
 }
 
@@ -323,11 +318,8 @@ status saver_open(saver **out, const saver_options *options)
     s->taken = s->copied = true;
     worker_init(&s->worker);
     AUTO_FREE checkpoint_piece *pieces = own_pieces(&count, options->compiled, options->executor);
-    if (options->more_count > 0) {
-        pieces = must_realloc(pieces, (unsigned long)(count + options->more_count) * sizeof *pieces);
-        memcpy(pieces + count, options->more, (size_t)options->more_count * sizeof *pieces);
-        count += options->more_count;
-    }
+    for (int i = 0; i < options->more_count; i++)
+        APPEND(pieces, count) = options->more[i];
     TRY(open_parts(s, pieces, count));
     *out = TAKE(s);
     return STATUS_OK;

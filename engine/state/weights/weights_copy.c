@@ -195,21 +195,18 @@ static status write_shard(copy *c, int shard)
                                             : must_format("model-%05d-of-%05d.safetensors", shard + 1, c->shards);
     AUTO_FREE char *path = must_format("%s/%s", c->folder, name);
     json_auto_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders require it */
-    safetensors_writer *w;
+    AUTO(safetensors_writer) *w = NULL;
     TRY(safetensors_writer_open(&w, path, c->tensors + c->first[shard], c->first[shard + 1] - c->first[shard],
                                 metadata));
-    status s = pump(c, w, name, shard);
-    manifest_file file = {
-        .bytes = safetensors_writer_bytes(w), .crc32c = safetensors_writer_crc32c(w), .has_crc32c = true};
-    if (s == STATUS_OK)
-        s = safetensors_writer_close(w);
-    else
-        safetensors_writer_abandon(w);
+    TRY(pump(c, w, name, shard));
+    manifest_file file = {.has_crc32c = true};
+    safetensors_writer_sum(w, &file.bytes, &file.crc32c);
+    TRY(safetensors_writer_close(TAKE(w)));
     if (c->manifest) {
         file.name = TAKE(name);
         manifest_add_file(c->manifest, &file);
     }
-    return s;
+    return STATUS_OK;
 }
 
 /* ---- files stored with the weights ---- */

@@ -355,18 +355,13 @@ static int find_expected(const blocks *b, const blocks_object *o, int64_t block)
     return -1;
 }
 
-/* Blocks fetched ahead: at most the number for which the folder, or memory, has room until they are read. */
-static int most_ahead(blocks *b, const blocks_object *o)
-{
-    int64_t most = works(b) ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->most_ahead;
-    return (int)(most < 1 ? 1 : most > BLOCKS_MOST_AHEAD ? BLOCKS_MOST_AHEAD : most);
-}
-
 bool blocks_expect(blocks_object *o, int64_t offset, int64_t bytes)
 {
     blocks *b = o->owner;
     WORKER_HELD(&b->worker);
-    int most = most_ahead(b, o);
+    /* no more than the folder, or memory, has room for until they are read */
+    int64_t most = works(b) ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->most_ahead;
+    most = most < 1 ? 1 : most > BLOCKS_MOST_AHEAD ? BLOCKS_MOST_AHEAD : most;
     for (int64_t n = offset / o->block; n * o->block < offset + bytes; n++) {
         if (find_expected(b, o, n) >= 0 || (b->settings.use == BLOCKS_IN_ORDER && find_slot(b, o, n)))
             continue;

@@ -7,18 +7,16 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "engine/system/http.h"
 #include "engine/system/reading.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
 void account_wipe(account *a)
 {
-    char *const texts[] = {a->id, a->secret, a->token, a->region, a->endpoint, a->ca_file, a->source};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        if (texts[i])
-            explicit_bzero(texts[i], strlen(texts[i]));
-        free(texts[i]);
-    }
+    char **const texts[] = {&a->id, &a->secret, &a->token, &a->region, &a->endpoint, &a->ca_file, &a->source};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        http_wipe(texts[i]);
     *a = (account){0};
 }
 

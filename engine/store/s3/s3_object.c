@@ -16,21 +16,15 @@ bool object_is_url(const char *path)
     return strncmp(path, "s3://", 5) == 0;
 }
 
-/* Accepts bucket names of all stores: AWS is stricter; others allow upper-case letters and '_'. */
-static bool is_bucket(const char *name)
-{
-    size_t length = strlen(name);
-    return length > 0 && length < 256 && name[0] != '.' &&
-           strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_") == length;
-}
-
 status object_split(char **bucket, char **key, const char *url)
 {
-    enum { MOST_KEY = 1024 };
-    AUTO_FREE char *name = object_is_url(url) ? must_format("%.*s", (int)strcspn(url + 5, "/"), url + 5) : NULL;
-    if (!name || !is_bucket(name))
+    enum { MOST_KEY = 1024, MOST_BUCKET = 255 };
+    /* bucket names of all stores: AWS is stricter; others allow upper-case letters and '_' */
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_";
+    const char *path = object_is_url(url) ? url + 5 : "", *slash = strchr(path, '/');
+    AUTO_FREE char *name = must_format("%.*s", (int)strcspn(path, "/"), path);
+    if (!*name || *name == '.' || name[strspn(name, letters)] || strlen(name) > MOST_BUCKET)
         return status_fail(STATUS_USAGE, "%s is no path of an object store: s3://BUCKET/KEY", url);
-    const char *slash = strchr(url + 5, '/');
     if (slash && (strlen(slash + 1) > MOST_KEY || log_has_control(slash + 1)))
         return status_fail(STATUS_USAGE, "the key of an s3:// path has a control character or more than 1,024 bytes");
     *key = must_strdup(slash ? slash + 1 : "");
@@ -89,19 +83,14 @@ static status head_object(s3_reply *r, object_store *s, const char *key)
     return s3_perform(r, s, &c);
 }
 
-/* Requests the first byte, since an answer to HEAD has no body to state the reason. This may also correct a cause. */
-static status ask_why(object_store *s, const char *key)
-{
-    char byte;
-    return s3_do(
-        s, &(s3_call){.method = "GET", .doing = "look at", .key = key, .to = &byte, .wanted = 1, .may_miss = true});
-}
-
 status object_look(object_facts *out, object_store *s, const char *key)
 {
     RELEASED_BY(s3_reply_free) s3_reply r = {0};
     status result = head_object(&r, s, key);
-    if (result != STATUS_OK && r.code >= 300 && r.code < 500 && ask_why(s, key) == STATUS_OK) {
+    /* Requests the first byte, since an answer to HEAD has no body to state the reason; this may correct a cause. */
+    char byte;
+    s3_call ask = {.method = "GET", .doing = "look at", .key = key, .to = &byte, .wanted = 1, .may_miss = true};
+    if (result != STATUS_OK && r.code >= 300 && r.code < 500 && s3_do(s, &ask) == STATUS_OK) {
         s3_reply_free(&r);
         result = head_object(&r, s, key);
     }

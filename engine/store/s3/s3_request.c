@@ -174,16 +174,6 @@ static bool has_secret(const object_store *s, const char *text)
     return false;
 }
 
-/* Replaces "%s" by the source of the credentials. */
-static void advise(char *out, size_t room, const char *advice, const char *source)
-{
-    const char *gap = strstr(advice, "%s");
-    if (gap)
-        snprintf(out, room, "%.*s%s%s", (int)(gap - advice), advice, source, gap + 2);
-    else
-        snprintf(out, room, "%s", advice);
-}
-
 static s3_verdict explain(const object_store *s, s3_reply *r)
 {
     s3_verdict v = S3_FAILED;
@@ -201,10 +191,11 @@ static s3_verdict explain(const object_store *s, s3_reply *r)
     if (has_secret(s, r->message) || has_secret(s, name) || has_secret(s, r->request))
         *r->message = *r->request = 0, name = has_secret(s, name) ? "" : name;
     char words[512] = "";
-    if (advice && *advice)
-        advise(words, sizeof words, advice, s->who.source);
-    else if (!advice)
-        snprintf(words, sizeof words, "%s", r->message);
+    const char *gap = advice ? strstr(advice, "%s") : NULL; /* where the source of the credentials goes */
+    if (gap)
+        snprintf(words, sizeof words, "%.*s%s%s", (int)(gap - advice), advice, s->who.source, gap + 2);
+    else
+        snprintf(words, sizeof words, "%s", advice ? advice : r->message);
     snprintf(r->why, sizeof r->why, "%ld %s%s%s%s%s%s", r->code, name, *words ? ": " : "", words,
              *r->request ? " (request " : "", r->request, *r->request ? ")" : "");
     return v;

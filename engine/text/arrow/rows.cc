@@ -615,13 +615,6 @@ class arrow_stream_rows : public arrow_rows
 
 /* ---- the C interface ---- */
 
-/* Returns the process's pool, for one open file at a time; never destroyed, so that it outlives all users. */
-static arrow::MemoryPool *shared_pool()
-{
-    static bounded_pool *const made = new bounded_pool;
-    return made;
-}
-
 /* Catches every exception before it reaches C. */
 template <typename Body> int guarded(char *message, Body body) noexcept
 {
@@ -655,7 +648,8 @@ static std::unique_ptr<rows> open_rows(const columns_file &file, arrow::MemoryPo
 static int open_reader(void **out, int64_t *count, const columns_file *file, const char *field, char *message)
 {
     return guarded(message, [&] {
-        auto made = open_rows(*file, shared_pool(), field);
+        static bounded_pool *const pool = new bounded_pool; /* never destroyed, so that it outlives all users */
+        auto made = open_rows(*file, pool, field);
         *count = made->count();
         *out = made.release();
     });

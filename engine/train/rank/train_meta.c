@@ -84,21 +84,18 @@ status train_meta_check_data(const json_t *meta, const config *c, const samples 
                              bool other_data, const char *where)
 {
     const json_t *saved = json_object_get(meta, "data");
-    char *words = compare_sources(json_object_get(saved, "validation"), &c->data.validation, validation);
-    if (words)
-        log_info("resume: data.validation: %s; losses before and after do not compare", words);
-    free(words);
-    words = other_data ? NULL : compare_sources(json_object_get(saved, "train"), &c->data.train, train);
-    status s = STATUS_OK;
+    AUTO_FREE char *held = compare_sources(json_object_get(saved, "validation"), &c->data.validation, validation);
+    AUTO_FREE char *words = other_data ? NULL : compare_sources(json_object_get(saved, "train"), &c->data.train, train);
+    if (held)
+        log_info("resume: data.validation: %s; losses before and after do not compare", held);
     if (words && c->data.allow_changed)
         log_warn("resume: data.train: %s; going on (data.allow_changed)", words);
     else if (words)
-        s = status_fail(
+        return status_fail(
             STATUS_USAGE,
             "%s: data.train: %s: bring the data back, or go on with what is there (data.allow_changed=true)", where,
             words);
-    free(words);
-    return s;
+    return STATUS_OK;
 }
 
 /* ---- position ---- */

@@ -273,9 +273,9 @@ status training_save_finish(training *t)
     return s;
 }
 
-/* Saves into `memory`, or with NULL to the run's checkpoints. */
-static status save_to(training *t, const share_source *memory, bool last)
+status training_save(training *t, bool in_memory, bool last)
 {
+    const share_source *memory = in_memory ? node_copies_place(t->saves->copies) : NULL;
     if (!t->saving.beside)
         seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing a checkpoint");
@@ -293,16 +293,6 @@ static status save_to(training *t, const share_source *memory, bool last)
     if (!t->saving.beside && t->counts.trained_steps > 0) /* libraries allocate until the end of the first step */
         seal_close();
     return s;
-}
-
-status training_save(training *t, bool last)
-{
-    return save_to(t, NULL, last);
-}
-
-status training_save_in_memory(training *t)
-{
-    return save_to(t, node_copies_place(t->saves->copies), false);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
@@ -349,15 +339,11 @@ static status gather_gradients(const char *pieces, const char *path, const model
     checkpoint_accept_any(from);
     int n = checkpoint_tensors(from);
     AUTO_FREE safetensors_tensor *tensors = declare_gradients(from, shape);
-    safetensors_writer *w = NULL;
-    status s = safetensors_writer_open(&w, path, tensors, n, NULL);
-    for (int k = 0; k < n && s == STATUS_OK; k++)
-        s = copy_gradient(w, from, checkpoint_at(from, safetensors_writer_order(w)[k]), scale);
-    if (s == STATUS_OK)
-        s = safetensors_writer_close(w);
-    else
-        safetensors_writer_abandon(w);
-    return s;
+    AUTO(safetensors_writer) *w = NULL;
+    TRY(safetensors_writer_open(&w, path, tensors, n, NULL));
+    for (int k = 0; k < n; k++)
+        TRY(copy_gradient(w, from, checkpoint_at(from, safetensors_writer_order(w)[k]), scale));
+    return safetensors_writer_close(TAKE(w));
 }
 
 static status barrier(void *context, status mine)
@@ -373,8 +359,9 @@ status training_dump_gradients(training *t)
     const step_scalars *scalars = executor_at(t->executor, t->compiled.values.scalars);
     seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing gradients");
-    int count;
-    AUTO_FREE checkpoint_piece *own = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
+    int count = 0;
+    AUTO_FREE checkpoint_piece *own = NULL;
+    state_pieces(&own, &count, &t->compiled, t->executor, STATE_GRADIENT, true);
     const checkpoint_share mine = {own, count, comm_rank(t->world), comm_ranks(t->world), t->run, true};
     status s = checkpoint_write(pieces, "step-00000000", &mine, NULL, barrier, t);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {

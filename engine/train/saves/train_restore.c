@@ -48,16 +48,6 @@ static status check_meta(training_position *out, const config *saved, const trai
                : STATUS_OK;
 }
 
-/* Returns the key that changes the text of a sample number, or NULL. */
-static const char *other_samples(const config *saved, const config *now)
-{
-    static const char *const keys[] = {"data.train", "train.sequence"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (!config_same(saved, now, keys[i]))
-            return keys[i];
-    return now->checkpoint.restart_data ? "checkpoint.restart_data" : NULL;
-}
-
 /* True if the capacity buckets are the same size: these keys are equal. */
 static bool same_buckets(const config *saved, const config *now)
 {
@@ -73,7 +63,10 @@ static bool same_buckets(const config *saved, const config *now)
 /* Begins a stage: it always takes over weights, the optimizer's state and the count of its updates. */
 static void begin_stage(training *t, training_position *m, const config *saved, const char *from)
 {
-    const char *anew = other_samples(saved, t->config);
+    const char *anew = !config_same(saved, t->config, "data.train") ? "data.train" /* numbers name other samples */
+                       : !config_same(saved, t->config, "train.sequence") ? "train.sequence"
+                       : t->config->checkpoint.restart_data               ? "checkpoint.restart_data"
+                                                                          : NULL;
     bool restart = t->config->checkpoint.restart_schedule;
     m->stage_step = m->step;
     m->samples = m->stage_samples = anew ? 0 : m->samples;

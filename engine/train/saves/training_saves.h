@@ -46,11 +46,10 @@ double training_saves_stall(training *t);
 
 /* Runs once before the first step: fails if a requested copy of the state does not fit. */
 status training_save_open(training *t);
-/* Starts to save the state after this step; waits for a save in progress. The last save of a run is waited for and must
- * succeed; training_save_advance drives any other, and the run continues if it fails. */
-status training_save(training *t, bool last);
-/* Does the same into the memory of this node and a neighbour's. */
-status training_save_in_memory(training *t);
+/* Starts to save the state after this step, to the run's checkpoints, or `in_memory` of this node and a neighbour's;
+ * waits for a save in progress. The last save of a run is waited for and must succeed; training_save_advance drives any
+ * other, and the run continues if it fails. */
+status training_save(training *t, bool in_memory, bool last);
 /* Advances the save by all ranks' saver_progress; fails if a state was not saved because it is not finite.
  * Collective. */
 status training_save_advance(training *t, bool any_working, bool any_failed);

@@ -180,9 +180,10 @@ static status unknown(const options_command *c, const char *text)
     for (int i = 0; i < c->rows; i++)
         nearest_offer(&n, c->row[i].name);
     nearest_offer(&n, "--help");
-    const char *meant = nearest_word(&n);
-    return meant ? status_fail(STATUS_USAGE, "unknown option %s; did you mean %s?", name, meant)
-                 : status_fail(STATUS_USAGE, "unknown option %s; `phalanx %s --help` lists them", name, c->name);
+    const char *meant = nearest_word(&n), *key = nearest_meaning(name);
+    return key && strchr(key, '.') ? status_fail(STATUS_USAGE, "unknown option %s; did you mean %s=VALUE?", name, key)
+           : meant                 ? status_fail(STATUS_USAGE, "unknown option %s; did you mean %s?", name, meant)
+                   : status_fail(STATUS_USAGE, "unknown option %s; `phalanx %s --help` lists them", name, c->name);
 }
 
 /* Sets one option; *at moves over its argument if that is a word of its own. */

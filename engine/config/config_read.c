@@ -377,11 +377,14 @@ static status read_file(config *c, const char *path, const reader *includer)
     return read_yaml(&r, "", text, bytes);
 }
 
-static status read_override(reader *r, const char *text)
+/* `next`: the override after it, or NULL. */
+static status read_override(reader *r, const char *text, const char *next)
 {
     const char *equals = strchr(text, '=');
     char quoted[CONFIG_VALUE_QUOTE], path[KEY_BYTES];
     config_value_quote(quoted, text);
+    if (next && !strchr(next, '=') && config_table_find(text) >= 0)
+        return at(r, r->argument, status_fail(STATUS_USAGE, "a key and its value are one word: %s=%s", quoted, next));
     if (!equals || equals == text || text[0] == '-')
         return at_line(r, r->argument, status_fail(STATUS_USAGE, "expected section.key=value, not %s", quoted));
     size_t length = (size_t)(equals - text);
@@ -403,7 +406,7 @@ status config_read_overrides(config *c, int count, char *const *override)
     reader r = {.config = c};
     for (int i = 0; i < count; i++) {
         r.argument = i + 1;
-        TRY(read_override(&r, override[i]));
+        TRY(read_override(&r, override[i], i + 1 < count ? override[i + 1] : NULL));
     }
     return STATUS_OK;
 }

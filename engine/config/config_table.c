@@ -379,6 +379,8 @@ const char *config_table_nearest(const char *key)
     for (int i = 0; i < ROWS; i++)
         if (strcmp(last_part(rows[i].key), last_part(key)) == 0)
             return rows[i].key;
+    if (nearest_meaning(key))
+        return nearest_meaning(key);
     nearest n = {.wanted = key};
     for (int i = 0; i < ROWS; i++)
         nearest_offer(&n, rows[i].key);

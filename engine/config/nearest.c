@@ -1,5 +1,6 @@
 #include "engine/config/nearest.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -28,9 +29,47 @@ int nearest_distance(const char *a, const char *b)
     return d[n][m];
 }
 
+const char *nearest_meaning(const char *word)
+{
+    static const struct {
+        const char *theirs, *ours;
+    } aliases[] = {
+#define ALIAS(theirs, ours) {theirs, ours},
+#include "engine/config/aliases.def"
+#undef ALIAS
+    };
+    const char *dot = strrchr(word, '.');
+    char plain[LONGEST + 1] = "";
+    strncpy(plain, dot ? dot + 1 : word + strspn(word, "-"), LONGEST);
+    for (char *dash; (dash = strchr(plain, '-'));)
+        *dash = '_';
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strcmp(plain, aliases[i].theirs) == 0)
+            return aliases[i].ours;
+    return NULL;
+}
+
+/* True if one of the words begins with the other, and goes on within the same part of a key. */
+static bool is_begun(const char *a, const char *b)
+{
+    enum { FEWEST = 3 };
+    size_t n = strlen(a), m = strlen(b), both = n < m ? n : m;
+    return both >= FEWEST && strncmp(a, b, both) == 0 && !strchr((n < m ? b : a) + both, '.');
+}
+
+/* Less than 0: no number of edits is as near. */
+static int distance_of(const char *wanted, const char *candidate)
+{
+    const char *meant = nearest_meaning(wanted);
+    if (meant && strcmp(meant, candidate) == 0)
+        return -2 * LONGEST;
+    int edits = nearest_distance(wanted, candidate);
+    return is_begun(wanted, candidate) ? edits - LONGEST : edits;
+}
+
 void nearest_offer(nearest *n, const char *candidate)
 {
-    int distance = nearest_distance(n->wanted, candidate);
+    int distance = distance_of(n->wanted, candidate);
     if (!n->best || distance < n->distance) {
         n->best = candidate;
         n->distance = distance;

@@ -85,9 +85,13 @@ void plan_launch_print(FILE *out, const config *c, const plan *p, const options_
 {
     course r = course_of(c, p);
     bool gpu = p->profile.capacity > 0;
-    fprintf(out, "\nrun               %lld steps (train.steps), %s tokens: %.3g days, %s %s hours\n",
-            (long long)c->train.steps, COUNT_TEXT(r.tokens), r.seconds / 86400, COUNT_TEXT(r.gpu_hours),
-            gpu ? "GPU" : "rank");
+    fprintf(out, "\nrun               %lld steps (train.steps), %s tokens", (long long)c->train.steps,
+            COUNT_TEXT(r.tokens));
+    if (r.free >= 0 || !gpu)
+        fprintf(out, ": %s", DURATION_TEXT(r.seconds));
+    if ((r.free >= 0 || !gpu) && r.gpu_hours >= 1)
+        fprintf(out, ", %s %s hours", COUNT_TEXT(r.gpu_hours), gpu ? "GPU" : "rank");
+    fputc('\n', out);
     fprintf(out, "checkpoint        %s each", BYTES_TEXT(r.checkpoint));
     if (r.kept)
         fprintf(out, "; checkpoint.keep = %d of them and the one being written: %s\n", c->checkpoint.keep,

@@ -5,6 +5,7 @@
 #include "memory/log.h"
 #include "engine/config/config.h"
 #include "engine/config/config_table.h"
+#include "engine/config/nearest.h"
 #include "memory/scope.h"
 #include "models/parts.h"
 #include "models/presets.h"
@@ -301,6 +302,32 @@ TEST(rows_do_not_overlap)
             assert_string_not_equal(config_table_row(i)->key, config_table_row(k)->key);
             assert_int_not_equal(config_table_row(i)->offset, config_table_row(k)->offset);
         }
+}
+
+/* A word of another trainer's is none of ours, and leads to a key or to a value of one. */
+TEST(every_alias_leads_to_a_key)
+{
+    static const char *const aliases[][2] = {
+#define ALIAS(theirs, ours) {theirs, ours},
+#include "engine/config/aliases.def"
+#undef ALIAS
+    };
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
+        AUTO_FREE char *elsewhere = must_format("train.%s", aliases[i][0]), *flag = must_format("--%s", aliases[i][0]);
+        if (!strchr(aliases[i][1], '.'))
+            continue;
+        assert_true(config_table_find(aliases[i][1]) >= 0);
+        assert_string_equal(config_table_nearest(elsewhere), aliases[i][1]);
+        assert_string_equal(nearest_meaning(flag), aliases[i][1]);
+    }
+}
+
+TEST(a_key_and_its_value_are_one_word)
+{
+    config c = {0};
+    char key[] = "train.steps", value[] = "100", *words[] = {key, value};
+    assert_int_equal(config_read_overrides(&c, 2, words), STATUS_USAGE);
+    assert_string_equal(status_message(), "argument 1: a key and its value are one word: train.steps=100");
 }
 
 TEST(every_section_is_found_behind_a_slip_of_the_finger)

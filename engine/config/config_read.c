@@ -384,7 +384,8 @@ static status read_override(reader *r, const char *text, const char *next)
     char quoted[CONFIG_VALUE_QUOTE], path[KEY_BYTES];
     config_value_quote(quoted, text);
     if (next && !strchr(next, '=') && config_table_find(text) >= 0)
-        return (r, r->argument, status_fail(STATUS_USAGE, "a key and its value are one word: %s=%s", quoted, next));
+        return at_line(r, r->argument,
+                       status_fail(STATUS_USAGE, "a key and its value are one word: %s=%s", quoted, next));
     if (!equals || equals == text || text[0] == '-')
         return at_line(r, r->argument, status_fail(STATUS_USAGE, "expected section.key=value, not %s", quoted));
     size_t length = (size_t)(equals - text);

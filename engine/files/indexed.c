@@ -140,7 +140,7 @@ status indexed_writer_close(indexed_writer *w)
 struct indexed {
     char *bin_path, *idx_path;
     mapping bin, idx;
-    bool mapped;           /* by indexed_open; else the caller owns the bytes */
+    bool mapped;           /* mapped by indexed_open; else the caller owns the bytes */
     indexed_source source; /* reads .bin; read == NULL: `bin` has the bytes */
     dtype type;
     int64_t sequences, documents, tokens;

@@ -88,7 +88,7 @@ static const double CONNECT = 5, ANSWER = 60; /* seconds */
 struct mlflow_rest {
     http *http;
     const char *address;
-    size_t address_length; /* without trailing slashes */
+    size_t address_length; /* excludes trailing slashes */
     const mlflow_login *login;
     const atomic_bool *stop;
     char *body; /* [MOST_BODY]; preallocated, since no such size is allocated during steps */

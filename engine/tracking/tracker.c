@@ -54,7 +54,7 @@ typedef struct line_points {
 } line_points;
 
 struct tracker {
-    tracker_options options; /* with copied texts */
+    tracker_options options; /* its texts are copies */
     char *metrics;           /* path of the file */
     char id[ID];
     json_t *parameters, *tags; /* [{key, value}] */

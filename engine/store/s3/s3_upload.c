@@ -191,7 +191,7 @@ typedef struct open_uploads {
     object_store *s;
     const char *prefix;
     int count;
-    char *key, *id; /* of the next upload, as read so far */
+    char *key, *id; /* the next upload, as read so far */
     status aborted;
 } open_uploads;
 

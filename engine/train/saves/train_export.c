@@ -1,10 +1,12 @@
 /* Rank 0's checkpoint.export: Hugging Face folders of some of the run's checkpoints. */
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/reading.h"
@@ -109,7 +111,7 @@ static void print_card(FILE *out, const training *t, int64_t step)
 /* ---- the exporter ------------------------------------------------------------------------------------------------ */
 
 /* A thread that reads a published checkpoint of any layout and writes exports/step-XXXXXXXX atomically; then
- * exports/latest names it. Pruning keeps checkpoints that wait for export. The thread allocates memory while it works:
+ * exports/latest leads to it. Pruning keeps checkpoints that wait for export. The thread allocates memory while it works:
  * the manifest, and the few buffers of weights_copy. */
 enum { MOST_WAITING = 256, NAME = 32 };
 
@@ -130,10 +132,20 @@ static status go_on(void *context, int64_t done, int64_t total)
     return atomic_load(&e->worker.stop) ? status_fail(STATUS_FAILED, "the run ends") : STATUS_OK;
 }
 
+/* Makes exports/latest a link to the folder of that name, which from_pretrained() follows; on storage without links,
+ * exports/latest.txt holds the name. A text file of an older run's is replaced. */
+static status name_latest(const char *exports, const char *name)
+{
+    AUTO_FREE char *latest = must_format("%s/latest", exports), *aside = must_format("%s.tmp", latest);
+    if ((unlink(aside) == 0 || errno == ENOENT) && symlink(name, aside) == 0)
+        return atomic_rename(aside, latest);
+    AUTO_FREE char *text = must_format("%s.txt", latest), *line = must_format("%s\n", name);
+    return atomic_replace(text, line, (int64_t)strlen(line));
+}
+
 static status make_export(exporter *e, const char *name)
 {
     AUTO_FREE char *from = must_format("%s/%s", e->run->checkpoints, name), *to = must_format("%s/%s", e->folder, name),
-                   *latest = must_format("%s/latest", e->folder), *line = must_format("%s\n", name),
                    *card = MUST_PRINT(out, print_card(out, e->run, strtoll(name + strlen("step-"), NULL, 10)));
     const weights_copy_options o = {.format = WEIGHTS_HUGGINGFACE,
                                     .type = WEIGHTS_KEEP,
@@ -145,7 +157,7 @@ static status make_export(exporter *e, const char *name)
     TRY(weights_open(&w, from));
     TRY(atomic_make_folders(e->folder));
     TRY(weights_copy(w, to, &o));
-    return atomic_replace(latest, line, (int64_t)strlen(line));
+    return name_latest(e->folder, name);
 }
 
 /* Copies the name of the next one; false: the thread ends. */

@@ -67,6 +67,8 @@ TESTS         := $(foreach s,$(call begin,test_),$(call program,$s))
 RANK_PROGRAMS := $(foreach s,$(call begin,rank_),$(call program,$s))
 
 all: $(BUILD)/phalanx ## build/phalanx (with nvcc, build/libphalanx_cuda.so; with Arrow, build/libphalanx_parquet.so)
+	@$(if $(NVCC),,echo "left out: CUDA (nvcc, cuBLASLt and NCCL are needed: NVCC=, CUDA_HOME=)")
+	@$(if $(ARROW),,echo "left out: reading of Parquet and Arrow files (pip install pyarrow, or ARROW=FOLDER)")
 
 # A device that is built later than the program uses its logger, tensors and communication, too.
 $(BUILD)/phalanx: $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a

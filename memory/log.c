@@ -45,7 +45,17 @@ void log_set_last_words(void (*last_words)(void *, const char *), void *context)
     logger.last_words_context = context;
 }
 
-/* Formats a line, with its rank and level in front if it is not only information; returns its length. */
+void log_make_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0))
+            *c = '?';
+        else if (*c >= 0x80 && *c < 0xa0 && (c == (unsigned char *)text || c[-1] < 0x80)) /* no part of a character */
+            *c = '?';
+}
+
+/* Formats a line, with its rank and level in front if it is not only information; returns its length. Every message
+ * passes here: control characters of a stranger's text do not reach the terminal, and no line's end begins a line. */
 __attribute__((format(printf, 4, 0))) static int write_line(char *line, int bytes, const char *kind, const char *format,
                                                             va_list arguments)
 {
@@ -57,6 +67,7 @@ __attribute__((format(printf, 4, 0))) static int write_line(char *line, int byte
     int room = bytes - used - 1;
     int wrote = vsnprintf(line + used, (size_t)room, format, arguments);
     used += wrote < room ? wrote : room - 1;
+    log_make_printable(line);
     line[used++] = '\n';
     return used;
 }
@@ -103,15 +114,6 @@ bool log_has_control(const char *text)
     while (*text && (unsigned char)*text >= 0x20 && *text != 0x7f)
         text++;
     return *text;
-}
-
-void log_make_printable(char *text)
-{
-    for (unsigned char *c = (unsigned char *)text; *c; c++)
-        if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0))
-            *c = '?';
-        else if (*c >= 0x80 && *c < 0xa0 && (c == (unsigned char *)text || c[-1] < 0x80)) /* no part of a character */
-            *c = '?';
 }
 
 /* Writes an error directly: the process ends. */

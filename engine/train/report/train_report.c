@@ -527,11 +527,11 @@ void training_say_done(const training *t)
     if (t->report->best_step > 0)
         snprintf(best, sizeof best, "; best validation %.4f at step %lld", t->report->best_loss,
                  (long long)t->report->best_step);
-    log_info("done: %lld steps, %s tokens in all, this start took %s%s\n"
-             "next: phalanx generate --checkpoint %s --prompt TEXT; phalanx eval --checkpoint %s --text FILE;\n"
-             "      phalanx report %s --output report.html; the same command with more train.steps goes on",
-             (long long)t->at.step, COUNT_TEXT(count), DURATION_TEXT(clock_seconds() - t->began), best, t->folder,
+    log_info("done: %lld steps, %s tokens in all, this start took %s%s", (long long)t->at.step, COUNT_TEXT(count),
+             DURATION_TEXT(clock_seconds() - t->began), best);
+    log_info("next: phalanx generate --checkpoint %s --prompt TEXT; phalanx eval --checkpoint %s --text FILE;",
              t->folder, t->folder);
+    log_info("      phalanx report %s --output report.html; the same command with more train.steps goes on", t->folder);
 }
 
 /* ---- the end of a run -------------------------------------------------------------------------------------------- */

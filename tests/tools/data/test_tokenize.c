@@ -88,6 +88,14 @@ TEST(what_is_no_text_is_refused_and_leaves_nothing)
     assert_int_equal(entries(corpus), 0);
 }
 
+/* A file's name that clears a terminal's screen, and that begins a line of its own. */
+TEST(names_of_files_do_not_reach_the_terminal_as_they_are)
+{
+    const char *w = *state;
+    put(w, "x\033[2J\nphalanx: done.bin", "a\0b", 3);
+    expect(1, "/x?[2J?phalanx: done.bin", "tokenize --output %s/corpus/a --tokenizer bytes %s/x*done.bin", w, w);
+}
+
 TEST(json_lines_come_by_standard_input_too)
 {
     const char *w = *state;

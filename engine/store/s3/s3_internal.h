@@ -71,7 +71,10 @@ void s3_checksum_text(char out[9], uint32_t crc32c);
 bool s3_object_checksum(uint32_t *crc32c, const s3_reply *r);
 /* Copies the text of an element, if it is short and printable; else out is "". */
 void s3_take_word(char *out, size_t room, const char *text);
-/* Parses a size; -1: not a number. */
+/* The largest object that is believed in, 64 TiB: tables of its blocks are made by its length. S3 takes up to 50 TB. */
+#define S3_OBJECT_MOST ((int64_t)1 << 46)
+
+/* Parses a size; -1: not a number, or larger than any object. */
 int64_t s3_number(const char *text);
 
 /* ---- xml.c ---- */

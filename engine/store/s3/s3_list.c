@@ -67,7 +67,7 @@ static status add_entry(page *p)
     if (l->count == p->most)
         return lie(p, "more objects than may be");
     if (!p->entry.key || (!p->entry.folder && p->entry.bytes < 0))
-        return lie(p, p->entry.key ? "an object without a size" : "a key that is none");
+        return lie(p, p->entry.key ? "an object without a size, or of more than 64 TiB" : "a key that is none");
     APPEND(l->entry, l->count) = p->entry;
     p->entry = (object_entry){.bytes = -1};
     return STATUS_OK;

@@ -96,7 +96,8 @@ status object_look(object_facts *out, object_store *s, const char *key)
     }
     TRY(result);
     if (r.code != 404 && r.length < 0)
-        return s3_refuse(s, &(s3_call){.doing = "look at", .key = key}, "the store does not say how long it is");
+        return s3_refuse(s, &(s3_call){.doing = "look at", .key = key},
+                         "the store does not say how long it is, or says more than 64 TiB");
     *out = (object_facts){.there = r.code != 404, .bytes = r.length};
     memcpy(out->etag, r.etag, sizeof out->etag);
     out->has_crc32c = s3_object_checksum(&out->crc32c, &r);

@@ -60,7 +60,8 @@ void s3_take_word(char *out, size_t room, const char *text)
 int64_t s3_number(const char *text)
 {
     size_t digits = strspn(text, "0123456789");
-    return digits > 0 && digits < 19 && !text[digits] ? strtoll(text, NULL, 10) : -1;
+    int64_t number = digits > 0 && digits < 19 && !text[digits] ? strtoll(text, NULL, 10) : -1;
+    return number > S3_OBJECT_MOST ? -1 : number;
 }
 
 /* Parses "bytes 0-99/1234". */
@@ -68,7 +69,8 @@ static void take_range(s3_reply *r, const char *value)
 {
     long long first, last, all;
     char rest;
-    if (sscanf(value, "bytes %18lld-%18lld/%18lld%c", &first, &last, &all, &rest) == 3 && first >= 0 && all > last) {
+    if (sscanf(value, "bytes %18lld-%18lld/%18lld%c", &first, &last, &all, &rest) == 3 && first >= 0 && all > last &&
+        all <= S3_OBJECT_MOST) {
         r->begins = first;
         r->length = all;
     }

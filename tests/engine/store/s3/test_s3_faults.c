@@ -358,6 +358,8 @@ TEST_WITH(lists_that_lie_are_refused, faults_begin, NULL)
         {LIST("<Contents><Key>p/a</Key><Key>p/b</Key><Size>1</Size></Contents>"), "two names"},
         {LIST("<Contents><Key>p/a</Key><Size>-1</Size></Contents>"), "without a size"},
         {LIST("<Contents><Key>p/a</Key><Size>99999999999999999999</Size></Contents>"), "without a size"},
+        {LIST("<Contents><Key>p/a</Key><Size>999999999999999999</Size></Contents>"), "or of more than 64 TiB"},
+        {LIST("<Contents><Key>p/a</Key><Size>70368744177665</Size></Contents>"), "or of more than 64 TiB"},
         {LIST("<Contents><Key>p/a</Key></Contents>"), "without a size"},
         {LIST("<Contents><Size>1</Size></Contents>"), "a key that is none"},
         {LIST("<EncodingType>url</EncodingType>" ITEM("p/%0A")), "a key that is none"},

@@ -71,7 +71,7 @@ tensors() { # FILE
 }
 
 facts() { # FOLDER: what must be equal
-    local counted='step|loss|grad_norm|mtp_loss|attention_logit_max|expert_entropy|dropped_share|bucket|replays'
+    local counted='step|loss|grad_norm|mtp_loss|attention_logit_max|expert_entropy|dropped_share|rung|replays'
     find "$1" -name metrics.jsonl | sort | xargs grep -ohE "\"($counted|router_(z_)?loss)\": *[^,}]*"
     find "$1" -path '*/checkpoints/*' -name '*.safetensors' | while read -r file; do tensors "$file" | sha256sum; done |
         cut -d' ' -f1 | sort

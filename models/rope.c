@@ -9,49 +9,49 @@ void rope_size(int64_t size[3], const model_shape *shape, int64_t positions)
     size[2] = shape->rope_local_theta > 0 ? size[0] : 0;
 }
 
-static double ramp(double x, double low, double high)
+static double clamped_ramp(double x, double low, double high)
 {
     double y = (x - low) / (high - low);
     return y < 0 ? 0 : y > 1 ? 1 : y;
 }
 
-/* Returns the index, with a fraction, of the frequency that turns `turns` times in the original sequence. */
-static double place_of(const model_shape *shape, double turns)
+/* Returns the fractional index of the frequency that makes `turns` rotations within the original sequence. */
+static double frequency_index(const model_shape *shape, double turns)
 {
     double length = (double)shape->rope_scaling.original_max_sequence;
     return shape_rotated(shape) * log(length / (turns * 2 * M_PI)) / (2 * log(shape->rope_theta));
 }
 
-/* Share of a frequency that YaRN (2309.00071, bounded as transformers does) keeps: long waves are stretched by the
- * factor, short ones kept, waves that turn between beta_slow and beta_fast times in the original sequence blended. */
-static double keeps_yarn(const model_shape *shape, int i)
+/* Returns the share of frequency i that YaRN keeps (2309.00071, bounded as in transformers): 1 above beta_fast
+ * rotations in the original sequence, 0 below beta_slow, where the factor divides the frequency, blended between. */
+static double yarn_share(const model_shape *shape, int i)
 {
     const shape_rope_scaling *s = &shape->rope_scaling;
-    double low = place_of(shape, s->beta_fast), high = place_of(shape, s->beta_slow);
+    double low = frequency_index(shape, s->beta_fast), high = frequency_index(shape, s->beta_slow);
     if (!s->fractional) {
         low = floor(low);
         high = ceil(high);
     }
     low = fmax(low, 0);
     high = fmin(high, shape_rotated(shape) - 1);
-    return 1 - ramp(i, low, low == high ? high + 0.001 : high);
+    return 1 - clamped_ramp(i, low, low == high ? high + 0.001 : high);
 }
 
-/* Share of a frequency that is kept; the rest is divided by the factor. The dynamic kind changes only sequences longer
- * than the model is made for, which do not occur here. */
-static double keeps(const model_shape *shape, int i, double frequency)
+/* Returns the share of a frequency that is kept; the rest is divided by the factor. Dynamic scaling changes only
+ * sequences above max_sequence, which do not occur here. */
+static double kept_share(const model_shape *shape, int i, double frequency)
 {
     const shape_rope_scaling *s = &shape->rope_scaling;
     switch (s->kind) {
-    case ROPE_LLAMA3: /* the same, by the number of their rotations (Llama 3.1) */
-        return ramp((double)s->original_max_sequence * frequency / (2 * M_PI), s->low_frequency_factor,
-                    s->high_frequency_factor);
+    case ROPE_LLAMA3: /* blends by the number of rotations (Llama 3.1) */
+        return clamped_ramp((double)s->original_max_sequence * frequency / (2 * M_PI), s->low_frequency_factor,
+                            s->high_frequency_factor);
     case ROPE_YARN:
-        return keeps_yarn(shape, i);
+        return yarn_share(shape, i);
     case ROPE_LINEAR:
         return 0;
     case ROPE_DYNAMIC:
-    case ROPE_LONGROPE: /* each frequency has a factor of its own: divisor() */
+    case ROPE_LONGROPE: /* rope_fill divides each frequency by a factor of its own */
     case ROPE_KINDS:
         break;
     }
@@ -68,7 +68,7 @@ void rope_fill(float *table, const model_shape *shape, int64_t positions, bool l
     for (int i = 0; i < d / 2; i++) {
         double frequency = pow(theta, -2.0 * i / d);
         if (factor > 0) {
-            double kept = keeps(shape, i, frequency);
+            double kept = kept_share(shape, i, frequency);
             frequency = frequency * kept + frequency / factor * (1 - kept);
             if (shape_scales(shape, ROPE_LONGROPE)) /* 2402.13753 */
                 frequency /=

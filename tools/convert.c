@@ -15,14 +15,14 @@ static const char *const formats[] = {"huggingface", "phalanx", "other", NULL};
 static const char *const types[] = {"keep", "fp32", "bf16", "fp16", NULL};
 enum { OTHER = 2 };
 
-static status show(void *context, int64_t done, int64_t total)
+static status show_progress(void *context, int64_t done, int64_t total)
 {
     (void)total;
     report_progress_update(context, (double)done);
     return stop_asked();
 }
 
-static status convert(const char *from, const char *to, int format, int type, int64_t shard_bytes, bool force)
+static status convert_folder(const char *from, const char *to, int format, int type, int64_t shard_bytes, bool force)
 {
     weights *w;
     TRY(weights_open(&w, from));
@@ -36,7 +36,7 @@ static status convert(const char *from, const char *to, int format, int type, in
     }
     report_progress bar = report_progress_begin(stderr, "converting", (double)bytes, true);
     weights_copy_options o = {
-        .type = WEIGHTS_KEEP, .shard_bytes = shard_bytes, .replace = force, .progress = show, .context = &bar};
+        .type = WEIGHTS_KEEP, .shard_bytes = shard_bytes, .replace = force, .progress = show_progress, .context = &bar};
     dtype chosen;
     if (type && dtype_find(&chosen, types[type]))
         o.type = (int)chosen;
@@ -92,7 +92,7 @@ int convert_main(int argc, char **argv)
         return STATUS_USAGE;
     }
     stop_catch();
-    status s = convert(from, to, format, type, shard_bytes, force);
+    status s = convert_folder(from, to, format, type, shard_bytes, force);
     if (s != STATUS_OK)
         log_error("%s", status_message());
     return stop_exit(s);

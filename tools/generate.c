@@ -107,7 +107,7 @@ static status encode_prompts(job *j)
 /* ---- generating ------------------------------------------------------------------------------------------------- */
 
 /* Returns the number of bytes at the end of `out` that may begin `stop`. */
-static int64_t held_back(const buffer *out, const char *stop)
+static int64_t count_held_back(const buffer *out, const char *stop)
 {
     int64_t most = stop && *stop ? (int64_t)strlen(stop) - 1 : 0;
     most = most < out->length ? most : out->length;
@@ -127,7 +127,7 @@ static void stream_out(const job *j, text *t, int64_t length)
 }
 
 /* Ends the text at `stop` if the text added since its first `before` bytes completes it. */
-static void look_for_stop(text *t, const char *stop, int64_t before)
+static void cut_at_stop(text *t, const char *stop, int64_t before)
 {
     int64_t length = stop ? (int64_t)strlen(stop) : 0, from = before - length < 0 ? 0 : before - length;
     if (length == 0 || t->out.length - from < length)
@@ -150,14 +150,14 @@ static void take_token(const job *j, text *t, int32_t token, bool streaming)
     }
     buffer_ids_append(&t->ids, &token, 1);
     tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
-    look_for_stop(t, j->set->stop, before);
+    cut_at_stop(t, j->set->stop, before);
     if (streaming)
-        stream_out(j, t, t->stopped ? t->out.length : t->out.length - held_back(&t->out, j->set->stop));
+        stream_out(j, t, t->stopped ? t->out.length : t->out.length - count_held_back(&t->out, j->set->stop));
     t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
 }
 
 /* Returns the final length of the longest text, in tokens. */
-static int64_t positions_of(const job *j)
+static int64_t longest_length(const job *j)
 {
     int64_t longest = 0, limit = weights_shape(j->from)->max_sequence;
     for (int i = 0; i < j->count; i++)
@@ -168,10 +168,10 @@ static int64_t positions_of(const job *j)
 
 /* Generates the texts [first, first + count) together, in the first samples of the generator. Their prompts may differ
  * in length: each continues from its own end. */
-static void generate(const job *j, generator *g, int first, int count, bool streaming)
+static void generate_batch(const job *j, generator *g, int first, int count, bool streaming)
 {
     text *texts = j->texts + first;
-    int64_t positions = positions_of(j);
+    int64_t positions = longest_length(j);
     const generator_choice choice = {.temperature = j->set->temperature,
                                      .top_k = j->set->top_k,
                                      .top_p = j->set->top_p,
@@ -219,7 +219,7 @@ static void generate_all(const job *j, generator *g, int batch)
     }
     for (int i = 0; i < j->count; i += batch) {
         int count = j->count - i < batch ? j->count - i : batch;
-        generate(j, g, i, count, streaming);
+        generate_batch(j, g, i, count, streaming);
         for (int k = i; k < i + count && !streaming; k++)
             print_text(j, &j->texts[k]);
     }
@@ -227,7 +227,7 @@ static void generate_all(const job *j, generator *g, int batch)
         putchar('\n');
 }
 
-static status prepare(job *j)
+static status open_inputs(job *j)
 {
     TRY(weights_open(&j->from, j->set->checkpoint));
     TRY(j->set->tokenizer ? tokenizer_files_open(&j->tokenizer, j->set->tokenizer)
@@ -237,7 +237,7 @@ static status prepare(job *j)
     return encode_prompts(j);
 }
 
-static status run(job *j, comm *world)
+static status generate_on_ranks(job *j, comm *world)
 {
     generator *g = NULL;
     const inference_ranks ranks = {.world = world,
@@ -245,9 +245,9 @@ static status run(job *j, comm *world)
                                    .tensor = j->set->tensor,
                                    .pipeline = j->set->pipeline};
     j->speaks = comm_rank(world) == 0;
-    TRY(comm_all_status(comm_world(world), prepare(j)));
+    TRY(comm_all_status(comm_world(world), open_inputs(j)));
     int batch = j->count < j->set->batch ? j->count : (int)j->set->batch;
-    status s = generator_open(&g, j->from, &ranks, (precision_kind)j->set->precision, batch, positions_of(j));
+    status s = generator_open(&g, j->from, &ranks, (precision_kind)j->set->precision, batch, longest_length(j));
     if (s == STATUS_OK)
         generate_all(j, g, batch);
     generator_close(g);
@@ -310,7 +310,7 @@ int generate_main(int argc, char **argv)
     comm *world = NULL;
     status s = comm_open(&world);
     if (s == STATUS_OK)
-        s = run(&j, world);
+        s = generate_on_ranks(&j, world);
     if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks share the status */
         log_error("%s", status_message());
     close_job(&j);

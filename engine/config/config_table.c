@@ -8,7 +8,7 @@
 #include "kernels/record/storage.h"
 
 #define AT(member) offsetof(config, member)
-/* The largest integers a double holds exactly: ranges are doubles. */
+/* Upper limits of integers: a range is doubles, which are exact up to 2^53. */
 #define ANY    9007199254740992.0
 #define INTMAX 2147483647.0
 

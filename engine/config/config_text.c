@@ -11,8 +11,8 @@
 
 /* --- write and compare -------------------------------------------------------------------------------------------- */
 
-/* "model.rope_scaling.factor": counts the names, and finds where the last begins. */
-static int depth(const char *key, const char **last)
+/* Splits a key at its dots: returns their number, and sets *last to the last name. */
+static int split_key(const char *key, const char **last)
 {
     int dots = 0;
     for (*last = key; *key; key++)
@@ -23,8 +23,8 @@ static int depth(const char *key, const char **last)
     return dots;
 }
 
-/* True if the key derives from others and they give no value: heads that do not divide the hidden size. config_check
- * reports it; until then the key is left out, as in the text that was read. */
+/* True if the key derives from others that give no value, as heads that do not divide the hidden size. The key is left
+ * out; config_check reports it. */
 static bool is_unknown(const config *c, const config_row *row)
 {
     const void *field = (const char *)c + row->offset;
@@ -33,13 +33,13 @@ static bool is_unknown(const config *c, const config_row *row)
     return (double)(row->type == CONFIG_TYPE_INT ? *(const int *)field : *(const int64_t *)field) < row->low;
 }
 
-static void write_all(FILE *out, const config *c)
+static void write_config(FILE *out, const config *c)
 {
     const char *previous = "";
     for (int i = 0; i < config_table_rows(); i++) {
         const config_row *row = config_table_row(i);
         const char *last;
-        int dots = depth(row->key, &last), level = 0;
+        int dots = split_key(row->key, &last), level = 0;
         if (is_unknown(c, row))
             continue;
         /* Name the sections that the previous key was not in. */
@@ -61,7 +61,7 @@ static void write_all(FILE *out, const config *c)
 
 char *config_text(const config *c)
 {
-    return MUST_PRINT(out, write_all(out, c));
+    return MUST_PRINT(out, write_config(out, c));
 }
 
 bool config_same(const config *a, const config *b, const char *key)
@@ -80,7 +80,7 @@ status config_compare_for_resume(const config *saved, const config *now, bool ne
 {
     AUTO_FREE char *refused = NULL;
     size_t bytes;
-    bool stage = false; /* would a new stage do? */
+    bool stage = false; /* a new stage would allow some of the changes */
     FILE *out = open_memstream(&refused, &bytes);
     MUST(out, "out of host memory");
     for (int i = 0; i < config_table_rows(); i++) {
@@ -170,7 +170,7 @@ void config_words(FILE *out)
     }
 }
 
-static const config_row *find_words(const char *key)
+static const config_row *find_word_row(const char *key)
 {
     int i = config_table_find(key);
     MUST(i >= 0 && config_table_row(i)->type == CONFIG_TYPE_WORD, "%s is no key that takes a word", key);
@@ -179,11 +179,11 @@ static const config_row *find_words(const char *key)
 
 const char *config_word_of(const char *key, int value)
 {
-    return find_words(key)->word[value];
+    return find_word_row(key)->word[value];
 }
 
 const char *config_word(const config *c, const char *key)
 {
-    const config_row *row = find_words(key);
+    const config_row *row = find_word_row(key);
     return row->word[*(const int *)(const void *)((const char *)c + row->offset)];
 }

@@ -15,7 +15,7 @@
 void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *original)
 {
     int n = 0;
-    /* "http://USER:PASSWORD@HOST" without the part before the last @: a fresh string. */
+    /* Hide the user and password of "http://USER:PASSWORD@HOST". */
     const char *begin = strstr(original, "://"), *end = strrchr(original, '@');
     AUTO_FREE char *text = begin && end && end > begin
                                ? must_format("%.*s***%s", (int)(begin + 3 - original), original, end)
@@ -32,7 +32,7 @@ void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *original)
 }
 
 /* Names a node's kind, for "expected ..., not ...". */
-static void describe(char out[CONFIG_VALUE_QUOTE + 16], const yaml_node_t *node)
+static void describe_node(char out[CONFIG_VALUE_QUOTE + 16], const yaml_node_t *node)
 {
     char text[CONFIG_VALUE_QUOTE];
     if (node->type == YAML_SEQUENCE_NODE) {
@@ -46,16 +46,16 @@ static void describe(char out[CONFIG_VALUE_QUOTE + 16], const yaml_node_t *node)
     }
 }
 
-static status refuse(const config_row *row, const yaml_node_t *node)
+static status refuse_value(const config_row *row, const yaml_node_t *node)
 {
     char what[CONFIG_VALUE_QUOTE + 16];
-    describe(what, node);
+    describe_node(what, node);
     AUTO_FREE char *expected = MUST_PRINT(out, config_value_expected(out, row));
     return status_fail(STATUS_USAGE, "expected %s, not %s", expected, what);
 }
 
-/* The text of a scalar, NULL for anything else and for text with a NUL in it. */
-static const char *text_of(const yaml_node_t *node)
+/* Returns the text of a scalar; NULL for another node, and for text with a NUL in it. */
+static const char *text_in(const yaml_node_t *node)
 {
     if (node->type != YAML_SCALAR_NODE)
         return NULL;
@@ -63,15 +63,15 @@ static const char *text_of(const yaml_node_t *node)
     return strlen(text) == node->data.scalar.length ? text : NULL;
 }
 
-/* The text of an unquoted scalar: numbers and booleans are never strings. */
-static const char *plain(const yaml_node_t *node)
+/* Returns the text of an unquoted scalar, else NULL: numbers and booleans are never quoted. */
+static const char *plain_in(const yaml_node_t *node)
 {
-    return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? text_of(node) : NULL;
+    return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? text_in(node) : NULL;
 }
 
 bool config_value_is_null(const yaml_node_t *node)
 {
-    const char *text = plain(node);
+    const char *text = plain_in(node);
     return text && (!*text || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0);
 }
 
@@ -85,7 +85,7 @@ typedef struct setting {
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-static bool within(const config_row *row, double value)
+static bool is_in_range(const config_row *row, double value)
 {
     return value >= row->low && value <= row->high;
 }
@@ -93,8 +93,8 @@ static bool within(const config_row *row, double value)
 static status set_long(const setting *v)
 {
     int64_t value;
-    if (!scalar_integer(plain(v->node), &value) || !within(v->row, (double)value))
-        return refuse(v->row, v->node);
+    if (!scalar_integer(plain_in(v->node), &value) || !is_in_range(v->row, (double)value))
+        return refuse_value(v->row, v->node);
     memcpy(v->field, &value, sizeof value);
     return STATUS_OK;
 }
@@ -110,8 +110,8 @@ static status set_int(const setting *v)
 static status set_size(const setting *v)
 {
     int64_t value;
-    if (!scalar_size(plain(v->node), &value))
-        return refuse(v->row, v->node);
+    if (!scalar_size(plain_in(v->node), &value))
+        return refuse_value(v->row, v->node);
     memcpy(v->field, &value, sizeof value);
     return STATUS_OK;
 }
@@ -119,8 +119,8 @@ static status set_size(const setting *v)
 static status set_number(const setting *v)
 {
     double value;
-    if (!scalar_number(plain(v->node), &value) || !within(v->row, value))
-        return refuse(v->row, v->node);
+    if (!scalar_number(plain_in(v->node), &value) || !is_in_range(v->row, value))
+        return refuse_value(v->row, v->node);
     memcpy(v->field, &value, sizeof value);
     return STATUS_OK;
 }
@@ -150,14 +150,14 @@ static void print_number(FILE *out, const setting *v)
 static status set_bool(const setting *v)
 {
     static const char *const spelling[][3] = {{"false", "no", "off"}, {"true", "yes", "on"}};
-    const char *text = plain(v->node);
+    const char *text = plain_in(v->node);
     for (int value = 0; text && value < 2; value++)
         for (int i = 0; i < 3; i++)
             if (strcasecmp(text, spelling[value][i]) == 0) {
                 *(bool *)v->field = value;
                 return STATUS_OK;
             }
-    return refuse(v->row, v->node);
+    return refuse_value(v->row, v->node);
 }
 
 static void print_bool(FILE *out, const setting *v)
@@ -167,7 +167,7 @@ static void print_bool(FILE *out, const setting *v)
 
 static status refuse_word(const setting *v, const nearest *n)
 {
-    status s = refuse(v->row, v->node);
+    status s = refuse_value(v->row, v->node);
     if (!nearest_word(n))
         return s;
     AUTO_FREE char *message = must_strdup(status_message());
@@ -176,7 +176,7 @@ static status refuse_word(const setting *v, const nearest *n)
 
 static status set_word(const setting *v)
 {
-    const char *text = text_of(v->node);
+    const char *text = text_in(v->node);
     nearest n = {.wanted = text ? text : ""};
     for (int i = 0; v->row->word[i]; i++) {
         if (strcmp(n.wanted, v->row->word[i]) == 0) {
@@ -203,9 +203,9 @@ static void free_string(void *field)
 
 static status set_string(const setting *v)
 {
-    const char *text = text_of(v->node);
+    const char *text = text_in(v->node);
     if (!text)
-        return refuse(v->row, v->node);
+        return refuse_value(v->row, v->node);
     free_string(v->field);
     if (config_value_is_null(v->node))
         text = v->row->fallback;
@@ -215,7 +215,7 @@ static status set_string(const setting *v)
 
 static status set_preset(const setting *v)
 {
-    const char *text = text_of(v->node);
+    const char *text = text_in(v->node);
     nearest n = {.wanted = text ? text : ""};
     for (int i = 0; i < presets_count(); i++)
         nearest_offer(&n, presets_at(i)->name);
@@ -224,7 +224,7 @@ static status set_preset(const setting *v)
     return set_string(v);
 }
 
-/* ${ is written as $${, or it would name a variable when it is read. */
+/* Writes ${ as $${, which reads back as text and not as a variable. */
 static void print_text(FILE *out, const char *text)
 {
     if (!text || !strstr(text, "${")) {
@@ -250,7 +250,7 @@ static void print_string(FILE *out, const setting *v)
 /* --- lists -------------------------------------------------------------------------------------------------------- */
 
 /* Returns the number of a list's items, 0 for any other node. */
-static long items(const yaml_node_t *node)
+static long count_items(const yaml_node_t *node)
 {
     return node->type == YAML_SEQUENCE_NODE ? node->data.sequence.items.top - node->data.sequence.items.start : 0;
 }
@@ -284,7 +284,7 @@ static status set_source_field(config_source *source, bool given[2], const setti
                                yaml_node_t *value)
 {
     static const config_row row = {.key = "weight", .type = CONFIG_TYPE_NUMBER, .low = 1e-12, .high = 1e12};
-    const char *name = text_of(key);
+    const char *name = text_in(key);
     char quoted[CONFIG_VALUE_QUOTE];
     config_value_quote(quoted, name ? name : "?");
     bool weight = name && strcmp(name, "weight") == 0;
@@ -297,12 +297,12 @@ static status set_source_field(config_source *source, bool given[2], const setti
     return s == STATUS_OK ? s : status_context(s, "%s", quoted);
 }
 
-/* A prefix, or {path: prefix, weight: number}. Addresses in the run's files hold no password. */
+/* Sets a prefix, or {path: prefix, weight: number}. Refuses a password in an address: config.yaml would show it. */
 static status set_source(config_source *source, const setting *v, yaml_node_t *node)
 {
     source->weight = 1;
     if (node->type == YAML_SEQUENCE_NODE)
-        return refuse(v->row, node);
+        return refuse_value(v->row, node);
     if (node->type == YAML_SCALAR_NODE)
         TRY(set_path(source, v, node));
     bool given[2] = {false, false};
@@ -323,12 +323,12 @@ static status set_source(config_source *source, const setting *v, yaml_node_t *n
 static status set_sources(const setting *v)
 {
     config_sources list = {0};
-    long count = is_list(v->node) ? items(v->node) : 1;
+    long count = is_list(v->node) ? count_items(v->node) : 1;
     if (count)
         list.item = must_calloc((unsigned long)count, sizeof *list.item);
     status s = STATUS_OK;
     while (s == STATUS_OK && list.count < count) {
-        yaml_node_t *one = items(v->node) ? item_at(v, v->node, list.count) : v->node;
+        yaml_node_t *one = count_items(v->node) ? item_at(v, v->node, list.count) : v->node;
         s = set_source(&list.item[list.count++], v, one);
     }
     free_sources(s == STATUS_OK ? v->field : &list);
@@ -364,13 +364,13 @@ static status set_integers(const setting *v)
     config_integers list = {0};
     bool pairs = v->row->type == CONFIG_TYPE_PAIRS;
     if (!is_list(v->node))
-        return refuse(v->row, v->node);
-    list.item = must_calloc(2 * (unsigned long)items(v->node), sizeof *list.item);
+        return refuse_value(v->row, v->node);
+    list.item = must_calloc(2 * (unsigned long)count_items(v->node), sizeof *list.item);
     status s = STATUS_OK;
-    for (long i = 0; i < items(v->node) && s == STATUS_OK; i++) {
+    for (long i = 0; i < count_items(v->node) && s == STATUS_OK; i++) {
         yaml_node_t *one = item_at(v, v->node, i);
-        if (pairs && items(one) != 2)
-            s = refuse(v->row, one);
+        if (pairs && count_items(one) != 2)
+            s = refuse_value(v->row, one);
         for (int k = 0; k < 1 + pairs && s == STATUS_OK; k++)
             s = set_int(&(setting){&list.item[list.count++], v->row, v->document, pairs ? item_at(v, one, k) : one});
     }
@@ -396,9 +396,9 @@ static void print_integers(FILE *out, const setting *v)
 static status set_factors(const setting *v)
 {
     double list[SHAPE_ROPE_FACTORS] = {0};
-    if (!is_list(v->node) || items(v->node) > SHAPE_ROPE_FACTORS)
-        return refuse(v->row, v->node);
-    for (long i = 0; i < items(v->node); i++)
+    if (!is_list(v->node) || count_items(v->node) > SHAPE_ROPE_FACTORS)
+        return refuse_value(v->row, v->node);
+    for (long i = 0; i < count_items(v->node); i++)
         TRY(set_number(&(setting){&list[i], v->row, v->document, item_at(v, v->node, i)}));
     memcpy(v->field, list, sizeof list);
     return STATUS_OK;
@@ -454,7 +454,7 @@ static void expect_factors(FILE *out, const config_row *row)
 }
 
 static const struct {
-    const char *expected; /* expected: where no range or words belong to it */
+    const char *expected; /* description of a type without range or words; else NULL */
     void (*expect)(FILE *, const config_row *);
     status (*set)(const setting *);
     void (*print)(FILE *, const setting *);

@@ -1,8 +1,8 @@
-/* "Did you mean ...?": among the words that exist, the one of the same meaning (aliases.def), else one that begins or
- * is begun by the word that was typed, else the one nearest to it in spelling. */
+/* "Did you mean ...?": finds the existing word that a typed one means: its synonym (aliases.def), else a word that is
+ * its prefix or that it is a prefix of, else the nearest in spelling. */
 #pragma once
 
-/* Start with {.wanted = word}; offer every candidate; the strings must outlive it. */
+/* Initialise with {.wanted = word}, then offer every candidate; the strings must outlive the struct. */
 typedef struct nearest {
     const char *wanted;
     const char *best;

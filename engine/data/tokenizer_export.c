@@ -1,3 +1,4 @@
+/* Writes a tokenizer as Hugging Face's tokenizer.json, with the configuration that makes transformers load it. */
 #include "engine/data/tokenizer_files.h"
 
 #include <openssl/evp.h>
@@ -34,13 +35,13 @@ static json_t *added_token(const tokenizer *t, int32_t id)
                      "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
 }
 
-static json_t *replace(const char *kind, const char *pattern, const char *content)
+static json_t *replace_step(const char *kind, const char *pattern, const char *content)
 {
     return json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", kind, pattern, "content", content);
 }
 
-/* Makes the post-processor that puts `name` in front of every text; NULL: none. */
-static json_t *frame(const char *name, int32_t id)
+/* Makes the post-processor that puts token `name` before every text; JSON's null if `name` is NULL. */
+static json_t *frame_texts(const char *name, int32_t id)
 {
     if (!name)
         return json_null();
@@ -53,7 +54,7 @@ static json_t *frame(const char *name, int32_t id)
                      "ids", id, "tokens", name);
 }
 
-/* Appends the file, and takes its arguments' references. */
+/* Appends the file; takes over the references of its arguments. */
 static void append_file(buffer *out, json_t *added, json_t *normalizer, json_t *pre_tokenizer, json_t *post_processor,
                         json_t *decoder, json_t *model)
 {
@@ -92,7 +93,7 @@ static status append_bytes(buffer *out, const tokenizer *t)
 
 /* --- SentencePiece ------------------------------------------------------------------------------------------------ */
 
-static status check(const sentencepiece_model *m)
+static status check_model(const sentencepiece_model *m)
 {
     if (m->type != SENTENCEPIECE_MODEL_UNIGRAM && m->type != SENTENCEPIECE_MODEL_BPE)
         return CANNOT("it is neither of type unigram nor bpe");
@@ -106,8 +107,8 @@ static status check(const sentencepiece_model *m)
     return STATUS_OK;
 }
 
-/* Makes the model's own normalizer: its character map, surplus spaces removed, the one in front, the mark. */
-static json_t *normalizer_of(const sentencepiece_model *m)
+/* Makes the model's normalizer: its character map, removal of surplus spaces, the space in front, the space mark. */
+static json_t *make_normalizer(const sentencepiece_model *m)
 {
     json_t *steps = json_array();
     AUTO_FREE char *map = must_alloc((size_t)m->map.length / 3 * 4 + 5); /* base64 */
@@ -115,21 +116,21 @@ static json_t *normalizer_of(const sentencepiece_model *m)
     if (*map)
         json_array_append_new(steps, json_pack("{s:s, s:s}", "type", "Precompiled", "precompiled_charsmap", map));
     if (m->remove_extra) {
-        json_array_append_new(steps, replace("Regex", "\\A +", ""));
-        json_array_append_new(steps, replace("Regex", " {2,}", " "));
+        json_array_append_new(steps, replace_step("Regex", "\\A +", ""));
+        json_array_append_new(steps, replace_step("Regex", " {2,}", " "));
     }
     if (m->dummy_prefix)
         json_array_append_new(steps, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", MARK));
-    json_array_append_new(steps, replace("String", " ", MARK));
+    json_array_append_new(steps, replace_step("String", " ", MARK));
     if (m->remove_extra) /* also removes marks of the text itself at its end */
-        json_array_append_new(steps, replace("Regex", "(?:" MARK ")+\\z", ""));
+        json_array_append_new(steps, replace_step("Regex", "(?:" MARK ")+\\z", ""));
     return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
 }
 
-static json_t *decoder_of(const sentencepiece_model *m)
+static json_t *make_decoder(const sentencepiece_model *m)
 {
     json_t *steps = json_array();
-    json_array_append_new(steps, replace("String", MARK, " "));
+    json_array_append_new(steps, replace_step("String", MARK, " "));
     json_array_append_new(steps, json_pack("{s:s}", "type", "ByteFallback"));
     json_array_append_new(steps, json_pack("{s:s}", "type", "Fuse"));
     if (m->dummy_prefix || m->remove_extra)
@@ -138,7 +139,7 @@ static json_t *decoder_of(const sentencepiece_model *m)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
 }
 
-static json_t *control_pieces(const tokenizer *t, const sentencepiece_model *m)
+static json_t *list_controls(const tokenizer *t, const sentencepiece_model *m)
 {
     json_t *list = json_array();
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++)
@@ -164,7 +165,7 @@ static bool is_spelled(const sentencepiece_model *m, const json_t *ids, const ch
     return true;
 }
 
-/* Requires a piece for each character of a piece: without them no merge makes it, and an unknown score counts. */
+/* Requires a piece for each character of a piece: else no merge makes it, and the unknown token's score counts. */
 static status check_characters(const sentencepiece_model *m, const json_t *ids)
 {
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
@@ -175,7 +176,7 @@ static status check_characters(const sentencepiece_model *m, const json_t *ids)
     return STATUS_OK;
 }
 
-static json_t *ids_of(const sentencepiece_model *m)
+static json_t *map_ids(const sentencepiece_model *m)
 {
     json_t *ids = json_object();
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++)
@@ -192,10 +193,10 @@ static void append_quoted(buffer *out, const char *text, int64_t length)
     }
 }
 
-/* `tokenizers` looks for all pieces in a text, the library for normal ones only. Names of control and byte pieces get a
- * score below that of any path through their characters, so that they are spelled. If one of these characters is
- * unknown, with a still lower score, the text is cut at it, and no piece reaches across. */
-static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
+/* `tokenizers` matches all pieces, SentencePiece only normal ones. So names of control and byte pieces get a score
+ * below that of any path through their characters, and are spelled out. If one of these characters is unknown, with a
+ * still lower score, this pre-tokenizer cuts the text there, so that no piece reaches across. */
+static json_t *make_cuts(const sentencepiece_model *m, const json_t *ids)
 {
     RELEASED_BY(buffer_free) buffer regex = {0};
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
@@ -222,12 +223,12 @@ static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
                      json_stringn(regex.bytes, (size_t)regex.length), "behavior", "Isolated", "invert", 0);
 }
 
-/* Lists every piece with its score. `tokenizers` takes the score of an unknown character from the lowest of all; that
- * moves all paths alike, for the characters of normal pieces are pieces themselves. */
-static status unigram_of(json_t **model, json_t **pre_tokenizer, const sentencepiece_model *m, int32_t unknown)
+/* Lists every piece with its score. `tokenizers` derives an unknown character's score from the lowest score; that
+ * shifts all paths alike, since the characters of normal pieces are pieces themselves. */
+static status make_unigram(json_t **model, json_t **pre_tokenizer, const sentencepiece_model *m, int32_t unknown)
 {
     json_t *vocab = json_array();
-    json_auto_t *ids = ids_of(m);
+    json_auto_t *ids = map_ids(m);
     double lowest = 0.0;
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++)
         if (m->types[id] == SENTENCEPIECE_MODEL_NORMAL && (double)m->scores[id] < lowest)
@@ -238,7 +239,7 @@ static status unigram_of(json_t **model, json_t **pre_tokenizer, const sentencep
         double score = normal ? (double)m->scores[id] : (lowest - 10.0) * (double)(strlen(name) + 1);
         json_array_append_new(vocab, json_pack("[s, f]", name, score));
     }
-    *pre_tokenizer = cuts_of(m, ids);
+    *pre_tokenizer = make_cuts(m, ids);
     *model = json_pack("{s:s, s:i, s:o, s:b}", "type", "Unigram", "unk_id", unknown, "vocab", vocab, "byte_fallback",
                        m->byte_fallback);
     return check_characters(m, ids);
@@ -251,7 +252,7 @@ typedef struct merge {
 } merge;
 
 /* Orders by score, highest first, and the merges of one piece by the longest left side. */
-static int by_rank(const void *a, const void *b)
+static int compare_rank(const void *a, const void *b)
 {
     const merge *x = a, *y = b;
     if (x->score != y->score)
@@ -261,7 +262,7 @@ static int by_rank(const void *a, const void *b)
     return (x->left < y->left) - (x->left > y->left);
 }
 
-/* SentencePiece merges two neighbours when they make a piece: each cut of a piece into two pieces is a merge. */
+/* Lists the merges: SentencePiece merges two neighbours that make a piece, so each cut of a piece in two is a merge. */
 static merge *list_merges(const sentencepiece_model *m, int64_t *count, const json_t *vocab)
 {
     merge *list = NULL;
@@ -285,13 +286,13 @@ static merge *list_merges(const sentencepiece_model *m, int64_t *count, const js
         }
     }
     if (*count)
-        qsort(list, (size_t)*count, sizeof *list, by_rank);
+        qsort(list, (size_t)*count, sizeof *list, compare_rank);
     return list;
 }
 
-static status bpe_of(json_t **model, const sentencepiece_model *m, int32_t unknown)
+static status make_bpe(json_t **model, const sentencepiece_model *m, int32_t unknown)
 {
-    json_t *vocab = ids_of(m), *merges = json_array();
+    json_t *vocab = map_ids(m), *merges = json_array();
     status s = check_characters(m, vocab);
     int64_t count = 0;
     AUTO_FREE merge *list = s == STATUS_OK ? list_merges(m, &count, vocab) : NULL;
@@ -309,14 +310,14 @@ static status bpe_of(json_t **model, const sentencepiece_model *m, int32_t unkno
 
 static status append_model(buffer *out, const tokenizer *t, const sentencepiece_model *m)
 {
-    TRY(check(m));
+    TRY(check_model(m));
     int32_t bos = tokenizer_ids_of(t)->bos, unknown = tokenizer_ids_of(t)->unknown;
     json_auto_t *model = NULL, *pre_tokenizer = json_null();
-    TRY(m->type == SENTENCEPIECE_MODEL_UNIGRAM ? unigram_of(&model, &pre_tokenizer, m, unknown)
-                                               : bpe_of(&model, m, unknown));
+    TRY(m->type == SENTENCEPIECE_MODEL_UNIGRAM ? make_unigram(&model, &pre_tokenizer, m, unknown)
+                                               : make_bpe(&model, m, unknown));
     const char *first = bos >= 0 ? sentencepiece_model_name(m, bos) : NULL;
-    append_file(out, control_pieces(t, m), normalizer_of(m), TAKE(pre_tokenizer), frame(first, bos), decoder_of(m),
-                TAKE(model));
+    append_file(out, list_controls(t, m), make_normalizer(m), TAKE(pre_tokenizer), frame_texts(first, bos),
+                make_decoder(m), TAKE(model));
     return STATUS_OK;
 }
 
@@ -340,12 +341,11 @@ bool tokenizer_json_splits_names(const tokenizer *t)
 
 #define CONFIG "tokenizer_config.json"
 
-/* The class that takes tokenizer.json unchanged, in transformers 4 and 5. */
+/* This class loads tokenizer.json unchanged, in transformers 4 and 5. */
 #define PLAIN_CLASS "PreTrainedTokenizerFast"
 
-/* The class that the folder names by auto_map: for Qwen2, transformers 5 else builds a tokenizer of its own around the
- * file's vocabulary, whatever tokenizer_class says. It takes this class only if the caller trusts remote code, and the
- * folder must hold the code. */
+/* The folder names this class by auto_map, and holds its code: for Qwen2, transformers 5 otherwise builds its own
+ * tokenizer around the file's vocabulary, whatever tokenizer_class says. The class needs trust_remote_code. */
 #define MODULE "tokenization_phalanx"
 static const char module_text[] = "from transformers import PreTrainedTokenizerFast\n"
                                   "\n"
@@ -353,7 +353,7 @@ static const char module_text[] = "from transformers import PreTrainedTokenizerF
                                   "class TokenizerOfFile(PreTrainedTokenizerFast):\n"
                                   "    \"\"\"tokenizer.json as it is.\"\"\"\n";
 
-static bool has(const char *folder, const char *name)
+static bool has_file(const char *folder, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
     return atomic_exists(path);
@@ -365,7 +365,7 @@ static status write_file(const char *folder, const char *name, const char *text,
     return atomic_replace(path, text, length);
 }
 
-static status put_json(const char *folder, const char *name, const json_t *value)
+static status write_object(const char *folder, const char *name, const json_t *value)
 {
     AUTO_FREE char *body = json_dumps(value, JSON_INDENT(2) | JSON_SORT_KEYS);
     MUST(body, "out of host memory");
@@ -373,8 +373,7 @@ static status put_json(const char *folder, const char *name, const json_t *value
     return write_file(folder, name, text, (int64_t)strlen(text));
 }
 
-/* Reads a JSON object of the folder; an empty one if it is missing or unreadable: other programs' files are not ours to
- * check. */
+/* Reads a JSON object of the folder; an empty one if it is missing or unreadable, as another program may leave it. */
 static json_t *read_json(const char *folder, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name);
@@ -411,8 +410,8 @@ static bool is_class(const json_t *config, const char *name)
     return given && strncmp(given, name, length) == 0 && (!given[length] || strcmp(given + length, "Fast") == 0);
 }
 
-/* transformers 5 builds tokenizers of these classes around the file's vocabulary, with a pre-tokenizer of the class's
- * own, unless the model's architecture is among those for which it knows better. */
+/* transformers 5 builds tokenizers of these classes around the file's vocabulary with the class's pre-tokenizer, except
+ * for some architectures. */
 static bool builds_its_own(const json_t *config)
 {
     static const char *const classes[] = {"GPT2Tokenizer", "GPTNeoXTokenizer", "LlamaTokenizer", "GemmaTokenizer"};
@@ -426,7 +425,7 @@ static bool builds_its_own(const json_t *config)
 static status write_config(const tokenizer *t, const char *folder, const model_shape *shape, bool made)
 {
     json_auto_t *config = read_json(folder, CONFIG);
-    bool chat = json_object_get(config, "chat_template") || has(folder, "chat_template.jinja");
+    bool chat = json_object_get(config, "chat_template") || has_file(folder, "chat_template.jinja");
     bool changed = made || !json_object_get(config, "tokenizer_class");
     if (changed) {
         json_object_set_new(config, "tokenizer_class", json_string(PLAIN_CLASS));
@@ -446,13 +445,13 @@ static status write_config(const tokenizer *t, const char *folder, const model_s
         TRY(write_file(folder, MODULE ".py", module_text, sizeof module_text - 1));
         changed = true;
     }
-    return changed ? put_json(folder, CONFIG, config) : STATUS_OK;
+    return changed ? write_object(folder, CONFIG, config) : STATUS_OK;
 }
 
-static status write_json(const tokenizer *t, const char *folder, bool *made)
+static status write_tokenizer(const tokenizer *t, const char *folder, bool *made)
 {
     RELEASED_BY(buffer_free) buffer text = {0};
-    *made = !has(folder, "tokenizer.json");
+    *made = !has_file(folder, "tokenizer.json");
     if (!*made)
         return STATUS_OK;
     TRY(tokenizer_json_write(&text, t));
@@ -462,17 +461,17 @@ static status write_json(const tokenizer *t, const char *folder, bool *made)
 status tokenizer_export(const tokenizer *t, const char *folder, const model_shape *shape, const json_t *tokens)
 {
     bool made;
-    if (write_json(t, folder, &made) != STATUS_OK) {
+    if (write_tokenizer(t, folder, &made) != STATUS_OK) {
         log_warn("%s: no tokenizer.json is written: %s", folder, status_message());
         return STATUS_OK;
     }
     TRY(write_config(t, folder, shape, made));
-    if (!has(folder, "special_tokens_map.json")) {
+    if (!has_file(folder, "special_tokens_map.json")) {
         json_auto_t *names = json_object();
         set_names(names, t);
-        TRY(put_json(folder, "special_tokens_map.json", names));
+        TRY(write_object(folder, "special_tokens_map.json", names));
     }
-    if (!has(folder, "generation_config.json") && json_object_size(tokens))
-        TRY(put_json(folder, "generation_config.json", tokens));
+    if (!has_file(folder, "generation_config.json") && json_object_size(tokens))
+        TRY(write_object(folder, "generation_config.json", tokens));
     return STATUS_OK;
 }

@@ -18,7 +18,7 @@ struct sharded {
 };
 
 /* Neither file is there: the message names the weights that are. */
-static status nothing_to_open(const char *folder)
+static status fail_without_weights(const char *folder)
 {
     AUTO(DIR) *entries = opendir(folder);
     if (!entries)
@@ -54,7 +54,7 @@ static int compare_tensor(const void *a, const void *b)
 }
 
 /* Takes the tensors of all files, ordered by name. */
-static void collect(sharded *s)
+static void collect_tensors(sharded *s)
 {
     for (int f = 0; f < s->files; f++)
         s->count += safetensors_count(s->file[f]);
@@ -116,7 +116,7 @@ static status open_index(sharded *s, const char *folder, const char *path)
     if (!json_is_object(map))
         return status_fail(STATUS_FAILED, "%s: weight_map is missing", path);
     TRY(open_files(s, opened, map, folder, path));
-    collect(s);
+    collect_tensors(s);
     return check_map(s, opened, map, path);
 }
 
@@ -128,11 +128,11 @@ status sharded_open(sharded **out, const char *folder)
         s->file = must_calloc(1, sizeof(safetensors *));
         TRY(safetensors_open(&s->file[0], whole));
         s->files = 1;
-        collect(s);
+        collect_tensors(s);
     } else if (atomic_exists(index))
         TRY(open_index(s, folder, index));
     else
-        return nothing_to_open(folder);
+        return fail_without_weights(folder);
     *out = TAKE(s);
     return STATUS_OK;
 }
@@ -183,7 +183,7 @@ const void *sharded_data(const sharded_tensor *t)
 }
 
 /* Returns the tensor's file, up to the end of its last tensor. */
-static mapping file_of(const sharded_tensor *t)
+static mapping mapped_file(const sharded_tensor *t)
 {
     const safetensors_tensor *last = safetensors_at(t->file, safetensors_count(t->file) - 1);
     return (mapping){.data = (const uint8_t *)sharded_data(t) - t->tensor->offset, .bytes = last->offset + last->bytes};
@@ -191,12 +191,12 @@ static mapping file_of(const sharded_tensor *t)
 
 void sharded_expect(const sharded_tensor *t, int64_t offset, int64_t bytes)
 {
-    const mapping file = file_of(t);
+    const mapping file = mapped_file(t);
     mapping_expect(&file, t->tensor->offset + offset, bytes);
 }
 
 void sharded_forget(const sharded_tensor *t, int64_t offset, int64_t bytes)
 {
-    const mapping file = file_of(t);
+    const mapping file = mapped_file(t);
     mapping_forget(&file, t->tensor->offset + offset, bytes);
 }

@@ -37,7 +37,7 @@ typedef struct fetch {
     json_t *index;       /* contents of INDEX */
     download_item *item; /* [items] files to download */
     int items;
-    int64_t bytes, local_bytes; /* all files' total; what is current here */
+    int64_t bytes, local_bytes; /* total; bytes of files that are current here */
     double start_seconds;
 } fetch;
 

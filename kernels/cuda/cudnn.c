@@ -1,18 +1,17 @@
 /* Maps an attention op to cuDNN: its operands by name, the parts that it is divided into, and the scratch.
  *
- * The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
- * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of
- * key/value heads with the query heads that share them, as many at once as the plan has left memory for
- * (op_attributes.workspace). Parts run one after the other.
+ * The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). To bound its
+ * workspace, an op is divided into parts of equally many samples or, within a sample, of equally many key/value heads
+ * with the query heads that share them. A part is as large as the plan's memory allows (op_attributes.workspace). Parts
+ * run one after the other.
  *
- * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 it
- * silently misreads other strides), and are.
+ * cuDNN reads lse in the backward pass as [sample, head, query] without gaps (before 9.26 it silently misreads other
+ * strides).
  *
  * Context-parallel ranks (parallel.context) hold zig-zag shards: two runs of queries of each sample. A part has a graph
- * for each: the run against the keys up to its last query, its position added to the index of its queries. The later
- * run's gradients of keys go where they belong and the earlier run's into scratch, they are added in that order, and
- * the gradients of keys past the later run are cleared. Scratch has the size that the rank with most keys needs, so
- * that the ranks' plans are alike.
+ * for each run: against the keys up to its last query, with the run's position added to the queries' indices. The later
+ * run writes its gradients of keys to the outputs, the earlier run to scratch, which is then added; gradients of keys
+ * past the later run are cleared. Scratch has the size for the rank with most keys, so that all ranks plan alike.
  *
  *     scratch of the backward pass      delta of one part | dk, dv of the earlier run | workspace
  */
@@ -31,11 +30,11 @@
 #include "kernels/heads.h"
 #include "kernels/token.h"
 
-/* ---- an op as cuDNN takes it ------------------------------------------------------------------------------------ */
+/* ---- division of an op into parts -------------------------------------------------------------------------------- */
 
 enum { PIECE = 256, ALIGNMENT = 16 };
 
-/* A part may always use this much workspace; a test lowers it to divide small ops, too. */
+/* A part may always use this many bytes of workspace; a test lowers it to divide small ops. */
 #ifndef CUDNN_WORKSPACE_MOST
 #define CUDNN_WORKSPACE_MOST (128 << 20)
 #endif
@@ -67,25 +66,25 @@ static operands operands_of(const op *o)
                       .dv = o->out[2]};
 }
 
-/* The index of a run in its sample, in runs. */
-static int64_t run_of(const op *o, int run)
+/* Returns the index of a run among its sample's runs. */
+static int64_t run_index(const op *o, int run)
 {
     return token_zigzag(o->at.group_rank, o->at.group_size, run);
 }
 
 /* Counts the keys of a sample up to the last one that the run sees. */
-static int64_t keys_of(const op *o, int run)
+static int64_t count_keys(const op *o, int run)
 {
-    return token_last_key((int32_t)((run_of(o, run) + 1) * o->at.run) - 1) + 1;
+    return token_last_key((int32_t)((run_index(o, run) + 1) * o->at.run) - 1) + 1;
 }
 
 /* Counts the samples of the op's keys. */
-static int64_t samples_of(const op *o)
+static int64_t count_samples(const op *o)
 {
     return operands_of(o).k->shape[0] / o->at.sequence;
 }
 
-static bool takes(const op *o)
+static bool can_compute(const op *o)
 {
     if (!op_is(o, OP_CLASS_ATTENTION))
         return false;
@@ -102,7 +101,7 @@ static bool takes(const op *o)
      * for runs with a window. Rows of four-byte numbers begin at multiples of 16 bytes. */
     if (x.token_positions &&
         (o->at.group_size <= 1 || token_window(o->at.window, o->at.sequence) != 0 || o->at.run * 4 % ALIGNMENT != 0 ||
-         x.q->shape[0] != TOKEN_RUNS * samples_of(o) * o->at.run ||
+         x.q->shape[0] != TOKEN_RUNS * count_samples(o) * o->at.run ||
          (x.dk && !(tensor_contiguous(x.dk) && tensor_contiguous(x.dv)))))
         return false;
     return tensor_contiguous(x.lse) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
@@ -119,12 +118,12 @@ static int64_t divisor_below(int64_t n, int64_t d)
     return d;
 }
 
-static int64_t rounded(int64_t bytes)
+static int64_t round_up(int64_t bytes)
 {
     return (bytes + PIECE - 1) / PIECE * PIECE;
 }
 
-/* Offsets within the scratch. */
+/* Byte offsets within the scratch. */
 typedef struct layout {
     int64_t delta, dk, dv, workspace, bytes;
 } layout;
@@ -132,29 +131,29 @@ typedef struct layout {
 static layout layout_of(const cudnn_graph_shape *a, const op *o)
 {
     layout l = {0};
-    l.dk = a->backward ? rounded(a->samples * a->heads * a->sequence * 4) : 0;
+    l.dk = a->backward ? round_up(a->samples * a->heads * a->sequence * 4) : 0;
     /* the earlier run ends within a sample's first half */
     int64_t keys = a->backward && o->at.run ? a->samples * (o->at.sequence / TOKEN_RUNS) * a->kv_heads : 0;
-    l.dv = l.dk + rounded(keys * a->head_size * 2);
-    l.workspace = l.dv + rounded(keys * a->v_head_size * 2);
+    l.dv = l.dk + round_up(keys * a->head_size * 2);
+    l.workspace = l.dv + round_up(keys * a->v_head_size * 2);
     l.bytes = l.workspace + a->workspace;
     return l;
 }
 
-static bool too_large(const cudnn_graph_shape *a, const op *o)
+static bool exceeds_limit(const cudnn_graph_shape *a, const op *o)
 {
     cudnn_graph_shape with = *a;
     with.workspace = cudnn_graph_workspace(a);
     return with.workspace > CUDNN_WORKSPACE_MOST && layout_of(&with, o).bytes > o->at.workspace;
 }
 
-/* Finds the op's largest part within the workspace, with all keys of its samples; false: cuDNN takes none. */
-static bool part_of(cudnn_graph_shape *out, const op *o)
+/* Finds the op's largest part that fits the workspace, with all keys of its samples; false: cuDNN cannot compute it. */
+static bool find_part(cudnn_graph_shape *out, const op *o)
 {
-    if (!takes(o))
+    if (!can_compute(o))
         return false;
     operands x = operands_of(o);
-    int64_t s = attention_run(o), samples = samples_of(o), shared = heads_sharing(o->at.heads, o->at.kv_heads);
+    int64_t s = attention_run(o), samples = count_samples(o), shared = heads_sharing(o->at.heads, o->at.kv_heads);
     cudnn_graph_shape a;
     memset(&a, 0, sizeof a);
     a.samples = samples;
@@ -178,9 +177,9 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
         a.dv_pitch = x.dv->pitch;
     }
     a.documents = x.document_start != NULL;
-    while (a.samples > 1 && too_large(&a, o))
+    while (a.samples > 1 && exceeds_limit(&a, o))
         a.samples = divisor_below(samples, a.samples);
-    while (a.kv_heads > 0 && too_large(&a, o)) {
+    while (a.kv_heads > 0 && exceeds_limit(&a, o)) {
         a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
         a.heads = a.kv_heads * shared;
     }
@@ -193,13 +192,13 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
     return true;
 }
 
-/* The shape of the graph that computes one run of the queries of part `a`. */
+/* Returns the shape of the graph that computes one run of part `a`'s queries. */
 static cudnn_graph_shape shape_of_run(const cudnn_graph_shape *a, const op *o, int run)
 {
     cudnn_graph_shape of = *a;
     if (!o->at.run)
         return of;
-    of.keys = keys_of(o, run);
+    of.keys = count_keys(o, run);
     if (a->backward && run == 0) {
         of.gradients_apart = of.keys;
         of.dk_pitch = a->kv_heads * a->head_size;
@@ -213,19 +212,19 @@ static cudnn_graph_shape shape_of_run(const cudnn_graph_shape *a, const op *o, i
 enum { OWN = 0, DOCUMENTS = 4 };
 
 typedef struct plan {
-    cudnn_graph_shape shape; /* a part's; keys: of a whole sample */
+    cudnn_graph_shape shape; /* one part, with the keys of whole samples */
     int64_t parts;
     int runs;                       /* 1, or TOKEN_RUNS */
     bool open;                      /* the library has candidates */
     cudnn_graph *graph[TOKEN_RUNS]; /* one per run of queries */
     int chosen;                     /* OWN, or 1 + the graphs' candidate */
-    op first;                       /* the op that it was made for; timing uses its operands */
-    cudnnStatus_t *outcome;         /* receives a tried candidate's; NULL: a failure is fatal */
+    op first;                       /* the op that the plan was made for; timing uses its operands */
+    cudnnStatus_t *outcome;         /* receives the status of a timed candidate; NULL: a failure is fatal */
     cudnn *owner;
     struct plan *next;
 } plan;
 
-/* An op prepared: its addresses, a variant pack for each part. */
+/* A prepared op: a variant pack of addresses for each part and run. */
 typedef struct call {
     op_prepared prepared; /* first */
     plan *plan;
@@ -249,43 +248,43 @@ struct cudnn {
 int64_t cudnn_scratch_bytes(const op *o)
 {
     cudnn_graph_shape a;
-    return part_of(&a, o) ? layout_of(&a, o).bytes : 0;
+    return find_part(&a, o) ? layout_of(&a, o).bytes : 0;
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
-/* The address of the part in the 16-bit rows of `t`: heads of `size` elements, from token and head on. */
-static char *part_at(const tensor *t, char *arena, int64_t token, int64_t head, int64_t size)
+/* Returns the address of a part in the 16-bit rows of `t`: heads of `size` elements, from `token` and `head` on. */
+static char *part_pointer(const tensor *t, char *arena, int64_t token, int64_t head, int64_t size)
 {
     return (char *)tensor_at(t, arena) + (token * t->pitch + head * size) * 2;
 }
 
-/* Adds the earlier run's gradient of k or v, at `first`, to the later run's in `to` [keys, kv_heads size], for part
- * number `part`, and clears the keys past the later run. */
-static int join_runs(const call *k, const tensor *to, int64_t part, int64_t first, cudaStream_t stream)
+/* Adds the earlier run's gradient of k or v, at byte `first` of scratch, to the later run's in `to` [keys, kv_heads
+ * size], for part number `part`, and clears the gradients of keys past the later run. */
+static int add_early_run(const call *k, const tensor *to, int64_t part, int64_t first, cudaStream_t stream)
 {
     const op *o = &k->of;
     const cudnn_graph_shape *a = &k->plan->shape;
     char *arena = k->plan->owner->arena;
     int64_t of_heads = o->at.kv_heads / a->kv_heads, sample = part / of_heads * a->samples;
     int64_t size = to->shape[1] / o->at.kv_heads, columns = a->kv_heads * size, head = part % of_heads * a->kv_heads;
-    int64_t early = keys_of(o, 0), late = keys_of(o, 1);
+    int64_t early = count_keys(o, 0), late = count_keys(o, 1);
     char *from = (char *)tensor_at(o->scratch, arena) + first;
     for (int64_t i = 0; i < a->samples; i++) {
         int64_t token = (sample + i) * o->at.sequence;
-        launch_matrix sum = {part_at(to, arena, token, head, size), to->pitch};
+        launch_matrix sum = {part_pointer(to, arena, token, head, size), to->pitch};
         int failed = launch_add(stream, to->type, sum, sum, (launch_matrix){from + i * early * columns * 2, columns},
                                 early, columns);
         if (!failed && head == 0 && late < o->at.sequence)
-            failed =
-                launch_zero(stream, part_at(to, arena, token + late, 0, size), (o->at.sequence - late) * to->pitch * 2);
+            failed = launch_zero(stream, part_pointer(to, arena, token + late, 0, size),
+                                 (o->at.sequence - late) * to->pitch * 2);
         if (failed)
             return failed;
     }
     return 0;
 }
 
-static cudnnStatus_t launch(const call *k, int candidate, cudaStream_t stream)
+static cudnnStatus_t launch_runs(const call *k, int candidate, cudaStream_t stream)
 {
     const plan *p = k->plan;
     const cudnn *c = p->owner;
@@ -299,7 +298,7 @@ static cudnnStatus_t launch(const call *k, int candidate, cudaStream_t stream)
             return s;
         if (p->shape.backward && p->runs > 1 && run == p->runs - 1)
             for (int of_v = 0; of_v < 2; of_v++)
-                CUDA_MUST((cudaError_t)join_runs(k, of_v ? x.dv : x.dk, i / p->runs, of_v ? l.dv : l.dk, stream));
+                CUDA_MUST((cudaError_t)add_early_run(k, of_v ? x.dv : x.dk, i / p->runs, of_v ? l.dv : l.dk, stream));
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -311,7 +310,7 @@ static bool run_chosen(const op_prepared *self, const op *o, const run_context *
     const plan *p = k->plan;
     if (p->chosen == OWN)
         return false;
-    cudnnStatus_t s = launch(k, p->chosen, r->stream);
+    cudnnStatus_t s = launch_runs(k, p->chosen, r->stream);
     if (p->outcome)
         *p->outcome = s;
     MUST(p->outcome || s == CUDNN_STATUS_SUCCESS, "cuDNN: %s", p->owner->api->cudnnGetErrorString(s));
@@ -320,8 +319,8 @@ static bool run_chosen(const op_prepared *self, const op *o, const run_context *
 
 /* ---- a choice of candidates ------------------------------------------------------------------------------------- */
 
-/* The number of candidates that all runs' graphs have. */
-static int candidates_of(const plan *p)
+/* Counts the candidates that the graphs of all runs have. */
+static int count_candidates(const plan *p)
 {
     int count = CUDNN_GRAPH_CANDIDATES;
     for (int i = 0; i < p->runs; i++)
@@ -330,7 +329,7 @@ static int candidates_of(const plan *p)
 }
 
 /* Returns the first graph that does not compile with the candidate, or NULL. */
-static const cudnn_graph *refusing(const plan *p, int candidate)
+static const cudnn_graph *refusing_graph(const plan *p, int candidate)
 {
     for (int i = 0; i < p->runs; i++)
         if (!cudnn_graph_plan(p->graph[i], candidate - 1))
@@ -341,7 +340,7 @@ static const cudnn_graph *refusing(const plan *p, int candidate)
 static bool run_candidate(void *plan_, int candidate, cudaStream_t stream)
 {
     plan *p = plan_;
-    if (candidate != OWN && refusing(p, candidate))
+    if (candidate != OWN && refusing_graph(p, candidate))
         return false;
     cudnnStatus_t outcome = CUDNN_STATUS_SUCCESS;
     const run_context r = {.arena = p->owner->arena, .stream = stream};
@@ -363,17 +362,17 @@ static void write_candidate(char *out, int bytes, const void *plan_, int candida
                          cudnn_graph_words(p->graph[i], candidate - 1));
 }
 
-/* Takes the first candidate that compiles for "cuDNN" alone. */
+/* Chooses the candidate of these words; "cuDNN" alone chooses the first that compiles. */
 static status take_candidate(void *plan_, const char *words)
 {
     plan *p = plan_;
     char why[DEVICE_CHOICE_VALUE] = "this cuDNN has no such candidate for it";
-    for (int candidate = OWN; candidate <= candidates_of(p); candidate++) {
+    for (int candidate = OWN; candidate <= count_candidates(p); candidate++) {
         char known[DEVICE_CHOICE_VALUE];
         write_candidate(known, sizeof known, p, candidate);
         if (strcmp(known, words) != 0 && (candidate == OWN || strcmp(words, "cuDNN") != 0))
             continue;
-        const cudnn_graph *refuses = candidate == OWN ? NULL : refusing(p, candidate);
+        const cudnn_graph *refuses = candidate == OWN ? NULL : refusing_graph(p, candidate);
         if (refuses) {
             cudnn_graph_refusal(why, sizeof why, refuses, candidate - 1);
             continue;
@@ -384,7 +383,7 @@ static status take_candidate(void *plan_, const char *words)
     return status_fail(STATUS_FAILED, "%s", why);
 }
 
-static tuning_operand region(const tensor *t, char *arena)
+static tuning_operand operand_of(const tensor *t, char *arena)
 {
     if (!t)
         return (tuning_operand){0};
@@ -394,30 +393,30 @@ static tuning_operand region(const tensor *t, char *arena)
                             .type = (dtype)t->type};
 }
 
-/* The token position of query number i among the keys. */
-static int64_t place_of(const op *o, int64_t i)
+/* Returns the token position of query i among the keys. */
+static int64_t position_of(const op *o, int64_t i)
 {
-    int64_t run = o->at.run, unit = run ? i / run : 0, samples = samples_of(o);
-    return run ? unit % samples * o->at.sequence + run_of(o, (int)(unit / samples)) * run + i % run : i;
+    int64_t run = o->at.run, unit = run ? i / run : 0, samples = count_samples(o);
+    return run ? unit % samples * o->at.sequence + run_index(o, (int)(unit / samples)) * run + i % run : i;
 }
 
-/* Writes documents to time with: DOCUMENTS in a sample. Our kernels skip the tiles of other documents, cuDNN's compute
- * them and mask the scores, so that longer documents favour cuDNN. */
-static void give_documents(void *out, int64_t bytes, const void *plan_)
+/* Fills document_start for timing with DOCUMENTS documents in a sample. Our kernels skip tiles of other documents,
+ * cuDNN's compute them and mask the scores, so that longer documents favour cuDNN. */
+static void fill_documents(void *out, int64_t bytes, const void *plan_)
 {
     const plan *p = plan_;
     int32_t *starts = out;
     int64_t length = (p->shape.keys + DOCUMENTS - 1) / DOCUMENTS;
     for (int64_t i = 0; i < bytes / 4; i++)
-        starts[i] = (int32_t)(place_of(&p->first, i) % p->shape.keys / length * length);
+        starts[i] = (int32_t)(position_of(&p->first, i) % p->shape.keys / length * length);
 }
 
-static void give_positions(void *out, int64_t bytes, const void *plan_)
+static void fill_positions(void *out, int64_t bytes, const void *plan_)
 {
     const plan *p = plan_;
     int32_t *token_positions = out;
     for (int64_t i = 0; i < bytes / 4; i++)
-        token_positions[i] = (int32_t)place_of(&p->first, i);
+        token_positions[i] = (int32_t)position_of(&p->first, i);
 }
 
 enum { PITCHES_TEXT = 200, RUNS_TEXT = 64 };
@@ -432,17 +431,17 @@ static const char *write_pitches(char *out, int bytes, const cudnn_graph_shape *
     return out;
 }
 
-static void offer(const cudnn *c, plan *p)
+static void offer_plan(const cudnn *c, plan *p)
 {
     const cudnn_graph_shape *a = &p->shape;
     const op *o = &p->first;
     operands x = operands_of(o);
     char pitches[PITCHES_TEXT], runs[RUNS_TEXT] = "";
     if (o->at.run)
-        snprintf(runs, sizeof runs, ", runs %lld and %lld of %d", (long long)run_of(o, 0), (long long)run_of(o, 1),
-                 o->at.run);
+        snprintf(runs, sizeof runs, ", runs %lld and %lld of %d", (long long)run_index(o, 0),
+                 (long long)run_index(o, 1), o->at.run);
     tuning_item item = {.plan = p,
-                        .candidates = 1 + candidates_of(p),
+                        .candidates = 1 + count_candidates(p),
                         .run = run_candidate,
                         .write = write_candidate,
                         .take = take_candidate};
@@ -455,24 +454,24 @@ static void offer(const cudnn *c, plan *p)
         write_pitches(pitches, sizeof pitches, a), (long long)p->parts, runs, a->documents ? ", documents" : "",
         a->varies ? ", sums in any order" : "", c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
-    item.reads[0] = region(x.q, c->arena);
-    item.reads[1] = region(x.k, c->arena);
-    item.reads[2] = region(x.v, c->arena);
-    item.reads[3] = region(x.document_start, c->arena);
-    item.reads[3].give = give_documents;
+    item.reads[0] = operand_of(x.q, c->arena);
+    item.reads[1] = operand_of(x.k, c->arena);
+    item.reads[2] = operand_of(x.v, c->arena);
+    item.reads[3] = operand_of(x.document_start, c->arena);
+    item.reads[3].give = fill_documents;
     if (a->backward) {
-        item.reads[4] = region(x.y, c->arena);
-        item.reads[5] = region(x.dy, c->arena);
-        item.reads[6] = region(x.lse, c->arena);
+        item.reads[4] = operand_of(x.y, c->arena);
+        item.reads[5] = operand_of(x.dy, c->arena);
+        item.reads[6] = operand_of(x.lse, c->arena);
     }
-    item.reads[7] = region(x.token_positions, c->arena);
-    item.reads[7].give = give_positions;
+    item.reads[7] = operand_of(x.token_positions, c->arena);
+    item.reads[7].give = fill_positions;
     tuning_add(c->with.tuning, &item);
 }
 
 /* ---- preparing ------------------------------------------------------------------------------------------------- */
 
-static void pack(call *k, char *const at[CUDNN_GRAPH_OPERANDS], char *workspace)
+static void pack_pointers(call *k, char *const at[CUDNN_GRAPH_OPERANDS], char *workspace)
 {
     cudnn_api_builder *b = &k->packs;
     int64_t ids[CUDNN_GRAPH_OPERANDS];
@@ -490,20 +489,20 @@ static void pack(call *k, char *const at[CUDNN_GRAPH_OPERANDS], char *workspace)
     cudnn_api_finish(b, d);
 }
 
-static void place_gradients(char *at[CUDNN_GRAPH_OPERANDS], call *k, int run, int64_t first_key, int64_t kv_head)
+static void point_gradients(char *at[CUDNN_GRAPH_OPERANDS], call *k, int run, int64_t first_key, int64_t kv_head)
 {
     const cudnn_graph_shape *a = &k->plan->shape;
     operands x = operands_of(&k->of);
     layout l = layout_of(a, &k->of);
     char *arena = k->plan->owner->arena, *scratch = tensor_at(k->of.scratch, arena);
     const bool aside = k->plan->runs > 1 && run == 0; /* gradients go to scratch first */
-    at[CUDNN_GRAPH_DK] = aside ? scratch + l.dk : part_at(x.dk, arena, first_key, kv_head, a->head_size);
-    at[CUDNN_GRAPH_DV] = aside ? scratch + l.dv : part_at(x.dv, arena, first_key, kv_head, a->v_head_size);
+    at[CUDNN_GRAPH_DK] = aside ? scratch + l.dk : part_pointer(x.dk, arena, first_key, kv_head, a->head_size);
+    at[CUDNN_GRAPH_DV] = aside ? scratch + l.dv : part_pointer(x.dv, arena, first_key, kv_head, a->v_head_size);
     at[CUDNN_GRAPH_DELTA] = scratch + l.delta;
     at[CUDNN_GRAPH_ONE] = (char *)&k->numbers[CUDNN_GRAPH_ONE];
 }
 
-/* Packs the addresses of one run of the part that begins with this sample and this key/value head. */
+/* Packs the addresses of one run of the part whose first sample and key/value head are given. */
 static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
 {
     const op *o = &k->of;
@@ -511,18 +510,18 @@ static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
     operands x = operands_of(o);
     layout l = layout_of(a, o);
     char *arena = k->plan->owner->arena, *at[CUDNN_GRAPH_OPERANDS] = {0};
-    int64_t unit = run * samples_of(o) + sample, token = unit * a->sequence, first_key = sample * o->at.sequence;
+    int64_t unit = run * count_samples(o) + sample, token = unit * a->sequence, first_key = sample * o->at.sequence;
     int64_t head = heads_first((int32_t)kv_head, o->at.heads, o->at.kv_heads), size = a->head_size,
             v_size = a->v_head_size;
-    at[CUDNN_GRAPH_Q] = part_at(x.q, arena, token, head, size);
-    at[CUDNN_GRAPH_K] = part_at(x.k, arena, first_key, kv_head, size);
-    at[CUDNN_GRAPH_V] = part_at(x.v, arena, first_key, kv_head, v_size);
-    at[CUDNN_GRAPH_Y] = part_at(x.y, arena, token, head, v_size);
+    at[CUDNN_GRAPH_Q] = part_pointer(x.q, arena, token, head, size);
+    at[CUDNN_GRAPH_K] = part_pointer(x.k, arena, first_key, kv_head, size);
+    at[CUDNN_GRAPH_V] = part_pointer(x.v, arena, first_key, kv_head, v_size);
+    at[CUDNN_GRAPH_Y] = part_pointer(x.y, arena, token, head, v_size);
     at[CUDNN_GRAPH_LSE] = (char *)tensor_at(x.lse, arena) + (unit * o->at.heads + head) * a->sequence * 4;
     if (a->backward) {
-        at[CUDNN_GRAPH_DY] = part_at(x.dy, arena, token, head, v_size);
-        at[CUDNN_GRAPH_DQ] = part_at(x.dq, arena, token, head, size);
-        place_gradients(at, k, run, first_key, kv_head);
+        at[CUDNN_GRAPH_DY] = part_pointer(x.dy, arena, token, head, v_size);
+        at[CUDNN_GRAPH_DQ] = part_pointer(x.dq, arena, token, head, size);
+        point_gradients(at, k, run, first_key, kv_head);
     }
     if (a->documents)
         at[CUDNN_GRAPH_START] = (char *)tensor_at(x.document_start, arena) + token * 4;
@@ -532,7 +531,7 @@ static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
         at[CUDNN_GRAPH_WINDOW] = (char *)&k->numbers[CUDNN_GRAPH_WINDOW];
     if (k->shift[run] > 0)
         at[CUDNN_GRAPH_SHIFT] = (char *)&k->shift[run];
-    pack(k, at, (char *)tensor_at(o->scratch, arena) + l.workspace);
+    pack_pointers(k, at, (char *)tensor_at(o->scratch, arena) + l.workspace);
 }
 
 static call *call_make(cudnn *c, plan *p, const op *o)
@@ -547,8 +546,8 @@ static call *call_make(cudnn *c, plan *p, const op *o)
     k->numbers[CUDNN_GRAPH_WINDOW] = (float)p->shape.window;
     k->numbers[CUDNN_GRAPH_ONE] = 1;
     for (int run = 0; run < p->runs; run++)
-        k->shift[run] = o->at.run ? (int32_t)run_of(o, run) * o->at.run : 0;
-    for (int64_t sample = 0; sample < samples_of(o); sample += p->shape.samples)
+        k->shift[run] = o->at.run ? (int32_t)run_index(o, run) * o->at.run : 0;
+    for (int64_t sample = 0; sample < count_samples(o); sample += p->shape.samples)
         for (int64_t head = 0; head < o->at.kv_heads; head += p->shape.kv_heads)
             for (int run = 0; run < p->runs; run++)
                 pack_part(k, run, sample, head);
@@ -558,7 +557,7 @@ static call *call_make(cudnn *c, plan *p, const op *o)
     return k;
 }
 
-static bool aligned(const op *o, const char *arena)
+static bool is_aligned(const op *o, const char *arena)
 {
     operands x = operands_of(o);
     const tensor *all[] = {x.q, x.k, x.v, x.y, x.lse, x.dy, x.dq, x.dk, x.dv, x.document_start, o->scratch};
@@ -579,7 +578,7 @@ static bool open_graphs(plan *p)
     return true;
 }
 
-/* Finds or makes the plan; not `open`: the library has no candidate. */
+/* Finds or makes the plan; it is not `open` if the library has no candidate. */
 static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
 {
     for (plan *p = c->plans; p; p = p->next)
@@ -589,7 +588,7 @@ static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
             return p;
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *a;
-    p->parts = o->at.kv_heads / a->kv_heads * (samples_of(o) / a->samples);
+    p->parts = o->at.kv_heads / a->kv_heads * (count_samples(o) / a->samples);
     p->runs = o->at.run ? TOKEN_RUNS : 1;
     p->owner = c;
     p->first = *o;
@@ -597,7 +596,7 @@ static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
     p->next = c->plans;
     c->plans = p;
     if (p->open)
-        offer(c, p);
+        offer_plan(c, p);
     return p;
 }
 
@@ -606,11 +605,11 @@ void cudnn_prepare_on(cudnn *c, op *o)
     enum { LAST_BAD = 91500, KEYS = 128 };
     cudnn_graph_shape a;
     o->prepared = NULL;
-    if (!c || !part_of(&a, o) || !aligned(o, c->arena) || !o->scratch ||
+    if (!c || !find_part(&a, o) || !is_aligned(o, c->arena) || !o->scratch ||
         tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
         return;
-    /* Up to 9.15 the backward pass is wrong where the last tile of keys is not full, unless lengths are given as a
-     * padding mask: cudnn-frontend gives them (scaled_dot_product_flash_attention.h), and our graph has none. */
+    /* Up to 9.15 the backward pass is wrong if the last tile of keys is partial and the graph has no padding mask, as
+     * ours (cudnn-frontend adds one: scaled_dot_product_flash_attention.h). */
     if (a.backward && a.sequence % KEYS && c->api->cudnnGetVersion() <= LAST_BAD)
         return;
     a.varies = a.backward && c->with.varies;

@@ -23,10 +23,10 @@ static const double GIB = 1024.0 * 1024 * 1024;
 /* Host memory is cleared in pieces of this size. */
 static const int64_t CLEAR_BYTES = (int64_t)64 << 20;
 
-/* The interval of polling a device that works: short against any step, long against a poll. */
-enum { LOOK_NANOSECONDS = 20000 };
+/* Interval of polling a busy device: short against a step, long against a poll. */
+enum { POLL_NANOSECONDS = 20000 };
 
-enum { OLDEST_MAJOR = 8 }; /* compute capability that the kernels are built for */
+enum { LEAST_MAJOR = 8 }; /* compute capability that the kernels are built for */
 
 struct device {
     int gpu;
@@ -77,8 +77,8 @@ static status cuda_available(void)
     return STATUS_OK;
 }
 
-/* Ranks of a node get its GPUs round-robin; the GPU's identity tells whether ranks share one. */
-static int gpu_of(int local_rank)
+/* Assigns a node's GPUs to its ranks round-robin; the GPU's identity tells whether ranks share one. */
+static int gpu_of_rank(int local_rank)
 {
     int count = 0;
     CUDA_MUST(cudaGetDeviceCount(&count));
@@ -88,14 +88,14 @@ static int gpu_of(int local_rank)
 static const devices_row *cuda_row(int local_rank)
 {
     struct cudaDeviceProp properties;
-    CUDA_MUST(cudaGetDeviceProperties(&properties, gpu_of(local_rank)));
+    CUDA_MUST(cudaGetDeviceProperties(&properties, gpu_of_rank(local_rank)));
     return devices_of_gpu(properties.name);
 }
 
 static status take_gpu(device *d, const device_options *o)
 {
     TRY(cuda_available());
-    d->gpu = gpu_of(o->local_rank);
+    d->gpu = gpu_of_rank(o->local_rank);
     /* One visible GPU per process (--gpus-per-task) hides the node's other GPUs from its ranks. */
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     int count = 0;
@@ -105,11 +105,11 @@ static status take_gpu(device *d, const device_options *o)
                  "node; let every rank see all of them (no --gpus-per-task)",
                  visible);
     CUDA_MUST(cudaGetDeviceProperties(&d->properties, d->gpu));
-    if (d->properties.major < OLDEST_MAJOR)
+    if (d->properties.major < LEAST_MAJOR)
         return status_fail(STATUS_USAGE,
                            "device=cuda: %s has compute capability %d.%d, and the kernels need %d.0: use "
                            "device=cpu",
-                           d->properties.name, d->properties.major, d->properties.minor, OLDEST_MAJOR);
+                           d->properties.name, d->properties.major, d->properties.minor, LEAST_MAJOR);
     cudaError_t e = cudaSetDevice(d->gpu);
     if (e != cudaSuccess)
         return status_fail(STATUS_FAILED, "GPU %d (%s) cannot be used: %s", d->gpu, d->properties.name,
@@ -117,7 +117,7 @@ static status take_gpu(device *d, const device_options *o)
     return STATUS_OK;
 }
 
-static int64_t memory_free(void)
+static int64_t free_memory_bytes(void)
 {
     size_t free_bytes = 0, all = 0;
     CUDA_MUST(cudaMemGetInfo(&free_bytes, &all));
@@ -126,7 +126,7 @@ static int64_t memory_free(void)
 
 static void cuda_facts(device_facts *out, const device *d)
 {
-    *out = (device_facts){.memory = (int64_t)d->properties.totalGlobalMem, .free_memory = memory_free()};
+    *out = (device_facts){.memory = (int64_t)d->properties.totalGlobalMem, .free_memory = free_memory_bytes()};
     out->beside = out->memory - out->free_memory - (d->context.arena ? d->arena_bytes : 0);
     snprintf(out->name, sizeof out->name, "%.63s", d->properties.name);
     for (int i = 0; i < 16; i++)
@@ -201,7 +201,7 @@ static status cuda_pin(device *d, void *host, int64_t bytes)
                                           (long long)bytes, cudaGetErrorString(e));
 }
 
-/* Pinned by hand: cudaHostAlloc zeroes all of it on one thread, wherever that runs. */
+/* Allocates and pins by itself, since cudaHostAlloc zeroes all memory on one thread, wherever it runs. */
 static status allocate_host(device *d, int64_t bytes)
 {
     void *seen = NULL;
@@ -218,7 +218,7 @@ static status allocate_host(device *d, int64_t bytes)
 
 static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
 {
-    int64_t free_bytes = memory_free(), missing = arena_bytes - free_bytes;
+    int64_t free_bytes = free_memory_bytes(), missing = arena_bytes - free_bytes;
     d->arena_bytes = arena_bytes > 0 ? arena_bytes : 1;
     void *memory = NULL;
     cudaError_t e = missing > 0 ? cudaErrorMemoryAllocation : cudaMalloc(&memory, (size_t)d->arena_bytes);
@@ -338,10 +338,10 @@ static status cuda_choose(device *d, const device_choice *choice)
     return tuning_choose(d->tuning, choice);
 }
 
-/* ---- playing --------------------------------------------------------------------------------------------------- */
+/* ---- execution ------------------------------------------------------------------------------------------------- */
 
 /* Copies between `at` in the arena and `from` in host memory. */
-static void copy(device *d, int64_t at, int64_t from, int64_t bytes, enum cudaMemcpyKind how)
+static void enqueue_copy(device *d, int64_t at, int64_t from, int64_t bytes, enum cudaMemcpyKind how)
 {
     MUST(at >= 0 && at + bytes <= d->arena_bytes && from >= 0 && from + bytes <= d->host_bytes,
          "%lld bytes between %lld of an arena of %lld and %lld of host memory of %lld", (long long)bytes, (long long)at,
@@ -357,15 +357,15 @@ static void copy(device *d, int64_t at, int64_t from, int64_t bytes, enum cudaMe
 
 static void cuda_copy_in(device *d, int64_t at, int64_t from, int64_t bytes)
 {
-    copy(d, at, from, bytes, cudaMemcpyHostToDevice);
+    enqueue_copy(d, at, from, bytes, cudaMemcpyHostToDevice);
 }
 
 static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
 {
-    copy(d, at, at, bytes, cudaMemcpyDeviceToHost);
+    enqueue_copy(d, at, at, bytes, cudaMemcpyDeviceToHost);
 }
 
-/* The host memory at an address from TENSOR_HOST on; NULL: it is the arena's. */
+/* Returns the host memory at an address from TENSOR_HOST on; NULL for an address in the arena. */
 static char *host_at(const device *d, int64_t at, int64_t bytes)
 {
     int64_t end = at < TENSOR_HOST ? d->arena_bytes : TENSOR_HOST + d->host_bytes;
@@ -439,8 +439,7 @@ static bool cuda_passed(device *d, int mark)
     return d->marks[mark] != 0;
 }
 
-/* Begins a capture. The other streams join and leave it by the events that they wait for anyway; other threads go on
- * undisturbed. */
+/* Begins a capture. Other streams join and leave it by the events that they wait for; other threads are unaffected. */
 static void cuda_capture(device *d, int list)
 {
     updates_launch(&d->updates, &d->context);
@@ -448,7 +447,7 @@ static void cuda_capture(device *d, int list)
     d->capturing = &d->graphs[list];
 }
 
-/* Uploads the graph now; its first launch would wait for that. */
+/* Ends the capture and uploads the graph, so that its first launch does not wait for the upload. */
 static void cuda_captured(device *d)
 {
     updates_launch(&d->updates, &d->context);
@@ -460,7 +459,7 @@ static void cuda_captured(device *d)
     MUST(e != cudaErrorMemoryAllocation,
          "the GPU has %.2f GiB free, too little for a CUDA graph of the program: train.cuda_graph=false, or lower "
          "memory.budget or train.micro_batch",
-         (double)memory_free() / GIB);
+         (double)free_memory_bytes() / GIB);
     CUDA_MUST(e);
     CUDA_MUST(cudaGraphDestroy(graph));
     CUDA_MUST(cudaGraphUpload(*out, d->streams.of[STREAM_COMPUTE]));
@@ -475,7 +474,7 @@ static void cuda_replay(device *d, int list)
     CUDA_MUST(cudaGraphLaunch(d->graphs[list], d->streams.of[STREAM_COMPUTE]));
 }
 
-/* Compute already waits for everything else by then. */
+/* The compute stream waits for all other streams, so that its event is the last. */
 static void cuda_synchronise(device *d, void (*meanwhile)(void *context), void *context)
 {
     updates_launch(&d->updates, &d->context);
@@ -483,7 +482,7 @@ static void cuda_synchronise(device *d, void (*meanwhile)(void *context), void *
     cudaError_t e;
     while ((e = cudaEventQuery(d->streams.finished)) == cudaErrorNotReady) {
         meanwhile(context);
-        nanosleep(&(struct timespec){.tv_nsec = LOOK_NANOSECONDS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NANOSECONDS}, NULL);
     }
     CUDA_MUST(e);
 }
@@ -540,7 +539,7 @@ static bool cuda_set_aside_done(device *d, bool wait)
 
 /* ---- verification ------------------------------------------------------------------------------------------------ */
 
-/* Sums bits into `sum`, or, with a note, compares them with it. */
+/* Sums bits into `sum` or, with a note, compares their sum with `sum`. */
 static void sum_bits(device *d, int64_t sum, const device_rows *of, const device_note *note)
 {
     char *base = d->context.arena;

@@ -6,7 +6,7 @@
  */
 #include "kernels/cuda/flash.cuh"
 
-/* Operands of both kernels beside attention's own. */
+/* Operands of both kernels that the forward pass does not have. */
 template <typename T> struct grad_in {
     flash_rows<T> dq, dk, dv;
     flash_rows<const T> dy;
@@ -123,7 +123,7 @@ DEVICE void probabilities(float (&score)[M / 8][4], float (&part)[CAP ? M / 8 : 
     }
 }
 
-template <int M> DEVICE void slopes(float (&p)[M / 8][4], const float (&dp)[M / 8][4], const query_facts<M> *facts)
+template <int M> DEVICE void take_slopes(float (&p)[M / 8][4], const float (&dp)[M / 8][4], const query_facts<M> *facts)
 {
     int pair = (int)threadIdx.x % 4 * 2;
     UNROLL for (int n = 0; n < M / 8; n++) UNROLL for (int i = 0; i < 4; i++) p[n][i] *=
@@ -185,7 +185,7 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
             float dp[MT][M / 8][4] = {};
             multiply_rows<E, M, MT>(dp, v_tile, a_row, dy_tile);
             auto &weight = either<CAP>(part, p);
-            UNROLL for (int m = 0; m < MT; m++) slopes<M>(weight[m], dp[m], facts + stage);
+            UNROLL for (int m = 0; m < MT; m++) take_slopes<M>(weight[m], dp[m], facts + stage);
             multiply_columns<D, M, MT>(dk, weight, q_tile);
         }
         if (STAGES == 1 && next.head < last_head) {
@@ -240,7 +240,7 @@ static int run_kv(const arguments<T> &a)
     return launch(kernel, grid, FLASH_THREADS, shared, a.stream, a.g, flash_of<T>(a.of));
 }
 
-/* N: keys of a tile where dq is made; M: queries of a tile where dk and dv are made. */
+/* N: keys of a tile of the dq kernel; M: queries of a tile of the dk, dv kernel. */
 template <typename T, int D, int E, int MT_Q, int N, int MT_KV, int M, int STAGES, bool CAP>
 static int run_all(const arguments<T> &a)
 {
@@ -264,7 +264,7 @@ static int run(const arguments<T> &a)
 }
 
 /* True if the device has the shared memory of large tiles; GPUs of 99 KiB a block do not. */
-template <typename T, int D> static bool fits(int own, int others)
+template <typename T, int D> static bool large_fit(int own, int others)
 {
     return tiles_bytes<T, D, D>(own, others, 2) <= max_dynamic_shared();
 }
@@ -284,11 +284,11 @@ static int run_size(void *stream, const launch_attention_gradients *to, const la
     case 96:
         return run<T, 96, 96, 2, 32, 1, 32>(a);
     case 128:
-        return fits<T, 128>(64, 64) ? run<T, 128, 128, 1, 64, 1, 32>(a) : run<T, 128, 128, 1, 32, 1, 32>(a);
+        return large_fit<T, 128>(64, 64) ? run<T, 128, 128, 1, 64, 1, 32>(a) : run<T, 128, 128, 1, 32, 1, 32>(a);
     case 192:
         return run<T, 192, 128, 1, 32, 1, 32>(a);
     default:
-        return fits<T, 256>(64, 32) ? run<T, 256, 256, 1, 32, 1, 32>(a) : run<T, 256, 256, 1, 16, 1, 16, 1>(a);
+        return large_fit<T, 256>(64, 32) ? run<T, 256, 256, 1, 32, 1, 32>(a) : run<T, 256, 256, 1, 16, 1, 16, 1>(a);
     }
 }
 

@@ -40,7 +40,7 @@ DEVICE void online_softmax(float (&score)[N / 8][4], float (&out)[D8][4], float 
     }
 }
 
-/* scores become tanh(scores factor), before they are masked */
+/* scores = tanh(scores factor), before the mask */
 template <int N, int MT> DEVICE void cap_scores(float (&score)[MT][N / 8][4], float factor)
 {
     UNROLL for (int m = 0; m < MT; m++) UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = 0; i < 4; i++)

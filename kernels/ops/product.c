@@ -8,15 +8,15 @@
 
 /* ---- operands of each ----------------------------------------------------------------------------------------- */
 
-/* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]: inputs 0 and 1 are A and B. All are of
- * one type, as is C, unless it is wide or a "+=" output: those are fp32. */
+/* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]; inputs 0 and 1 are A and B. Inputs and
+ * C have one type, but a wide or "+=" C is fp32. */
 typedef struct form {
     const char *in[3];
     enum third { NOTHING, BIAS, ADDEND, GELU } third; /* input 2 */
     bool accumulates;                                 /* C is "+=" */
     bool keeps_gelu;                                  /* output 1 is the GELU's input */
     bool wide;                                        /* C is fp32, and written as a new tensor */
-    const char *takes, *rules;                        /* operands in words; placements: NULL, the two fused ops' own */
+    const char *takes, *rules;                        /* operands in words; placements, NULL: those of two fused ops */
 } form;
 
 /* A partial sum takes a bias that is itself placed partial: one rank has it, the others none. */
@@ -88,7 +88,7 @@ void product_check_types(const program *body, precision_kind kind)
     }
 }
 
-static bool fits(const tensor *t, const char *letters, dtype type, const int64_t size[3])
+static bool operand_fits(const tensor *t, const char *letters, dtype type, const int64_t size[3])
 {
     bool fits = t->type == type && t->dims == strlen(letters);
     for (int i = 0; fits && letters[i]; i++)
@@ -111,7 +111,7 @@ static void infer_product(op *o)
     bool transposed = f->in[0][0] == 'k';
     const int64_t size[] = {a->shape[transposed], b->shape[f->in[1][0] == 'k'], a->shape[!transposed]};
     for (int i = 0; i < 3; i++)
-        OPERANDS_CHECK(!o->in[i] || fits(o->in[i], f->in[i], (dtype)a->type, size), f->takes);
+        OPERANDS_CHECK(!o->in[i] || operand_fits(o->in[i], f->in[i], (dtype)a->type, size), f->takes);
     OPERANDS_CHECK(!f->accumulates || infer_is_matrix(o->out[0], DTYPE_FP32, size[0], size[1]), f->takes);
     if (!f->accumulates)
         infer_shape(o->out[0], f->wide ? DTYPE_FP32 : (dtype)a->type, 2, size[0], size[1], 0);
@@ -157,8 +157,8 @@ tensor *record_linear_wide(recorder *r, const char *name, tensor *x, tensor *w)
     return record_first(r, name, &(op){.kind = OP_linear_wide, .in = {x, w}}, 1);
 }
 
-/* Records the gradients of x, w and bias, of the cotangent `dy` of x w^T + bias in their type. */
-static void differentiate(recorder *r, const op *o, tensor *dy)
+/* Records the gradients of x, w and bias, given the cotangent `dy` of y = x w^T + bias in y's type. */
+static void record_gradients(recorder *r, const op *o, tensor *dy)
 {
     tensor *x = o->in[0], *w = o->in[1], *bias = o->in[2];
     if (recorder_wants(r, x)) {
@@ -170,15 +170,15 @@ static void differentiate(recorder *r, const op *o, tensor *dy)
         gradient_of_weight(r, "db", (op){.kind = OP_bias_grad, .in = {dy}}, bias);
 }
 
-GRADIENT_BY(linear, differentiate(r, o, cotangent[0]))
+GRADIENT_BY(linear, record_gradients(r, o, cotangent[0]))
 
-/* Products multiply two operands of one type (kernels/table/precision.def). dy loses the same precision as every other
- * cotangent, by the type of activations; sums are fp32 as theirs are. */
+/* Products multiply two operands of one type (kernels/table/precision.def), so dy is cast to the type of every other
+ * cotangent; sums are fp32. */
 void gradient_linear_wide(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
     tensor *dy = cotangent[0];
     const dtype type = (dtype)o->in[0]->type;
-    differentiate(r, o, dy->type == type ? dy : record_cast(r, "dy", dy, type));
+    record_gradients(r, o, dy->type == type ? dy : record_cast(r, "dy", dy, type));
 }
 
 void infer_bias_grad(op *o)

@@ -39,7 +39,7 @@ plain|flash_backward.cu|flash_backward.cu|attention/flash_80|s,dp\[n\]\[i\] - fa
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,token_sees(query + column\,,token_sees(INT32_MAX\,,|gradients flow to keys of the future
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,last_head = heads_first(kv_head + 1\, in.heads\, in.kv_heads),last_head = heads_first(kv_head\, in.heads\, in.kv_heads) + 1,|one head of a group makes dk and dv
 race|flash_backward.cu|flash_backward.cu|attention/narrow|s,block_barrier(); /\* no thread reads the only stage.*,,|the only stage is overwritten while it is read
-plain|flash_backward.cu|flash_backward.cu|attention/narrow|s,fits<T\, 256>(64\, 32) ? ,true ? ,|large tiles on a GPU without the memory for them
+plain|flash_backward.cu|flash_backward.cu|attention/narrow|s,large_fit<T\, 256>(64\, 32) ? ,true ? ,|large tiles on a GPU without the memory for them
 plain|flash_forward.cu|flash_forward.cu|attention/divided_64|s,keys_end = in.keys_end(of\, end - 1),keys_end = end,|queries of a later run see the keys of the first
 plain|flash_forward.cu|flash_forward.cu|attention/divided_64|s,of.shift + first + a_row + m \* 16 + lane / 4\, key,first + a_row + m * 16 + lane / 4\, key,|a later run is masked as the first
 plain|flash.cuh|flash_backward.cu|attention/divided_64|s,if (at.of.keys != keys),if (false),|dk and dv of another sample's queries

@@ -118,7 +118,7 @@ static status check_inputs(const options *o)
 }
 
 /* Checks the rules that the table of options cannot express. */
-static status check(options *o, char **separator)
+static status check_options(options *o, char **separator)
 {
     static const documents_format by_choice[] = {DOCUMENTS_SNIFF, DOCUMENTS_TEXT, DOCUMENTS_JSON_LINES};
     if (!o->output || !o->tokenizer)
@@ -139,7 +139,7 @@ static status check(options *o, char **separator)
     return check_inputs(o);
 }
 
-static status train(const options *o, int64_t total)
+static status train_tokenizer(const options *o, int64_t total)
 {
     const train_vocab_options how = {.output = o->tokenizer,
                                      .type = types[o->train_type],
@@ -166,13 +166,13 @@ static status take_ids(void *context, const int32_t *ids, int64_t count)
     return indexed_writer_document(w->writer, ids, count);
 }
 
-static status reject(void *context, const char *list, int64_t length)
+static status add_reject(void *context, const char *list, int64_t length)
 {
     work *w = context;
     return rejects_add(w->rejects, list, length);
 }
 
-static status tick(void *context, const corpus_count *so_far)
+static status show_progress(void *context, const corpus_count *so_far)
 {
     work *w = context;
     (void)so_far;
@@ -182,7 +182,7 @@ static status tick(void *context, const corpus_count *so_far)
 }
 
 /* Sums the bytes to be read, for the progress bar; 0: unknown. Asks for each object's size, unless there are many. */
-static status size_of_inputs(int64_t *out, const options *o)
+static status sum_input_bytes(int64_t *out, const options *o)
 {
     enum { MANY = 100 };
     int64_t total = 0;
@@ -207,9 +207,9 @@ static status encode_documents(const options *o, const tokenizer *t, corpus_coun
     const corpus_settings settings = {.threads = (int)o->threads,
                                       .flags = o->special_text ? TOKENIZER_PLAIN : 0,
                                       .end_of_document = o->append_eod,
-                                      .reject = w->rejects ? reject : NULL};
+                                      .reject = w->rejects ? add_reject : NULL};
     w->documents = d;
-    status s = corpus_encode(t, d, &settings, done, take_ids, tick, w);
+    status s = corpus_encode(t, d, &settings, done, take_ids, show_progress, w);
     report_progress_end(&w->bar);
     if (s != STATUS_OK && done->bad && !w->rejects) {
         AUTO_FREE char *message = must_strdup(status_message());
@@ -223,7 +223,7 @@ static status encode_documents(const options *o, const tokenizer *t, corpus_coun
 }
 
 /* Publishes the output, the index last, or removes it. */
-static status publish(const options *o, const tokenizer *t, work *w, status s)
+static status publish_outputs(const options *o, const tokenizer *t, work *w, status s)
 {
     if (s == STATUS_OK)
         s = tokenizer_files_save_beside(t, o->output);
@@ -245,7 +245,7 @@ static status encode_all(const options *o, const tokenizer *t, corpus_count *don
         s = o->skip_bad ? rejects_open(&w.rejects, o->skip_bad) : STATUS_OK;
         if (s == STATUS_OK)
             s = encode_documents(o, t, done, &w, d);
-        s = publish(o, t, &w, s);
+        s = publish_outputs(o, t, &w, s);
     }
     return s;
 }
@@ -279,13 +279,13 @@ static status check_outputs(const options *o)
     return o->train_vocab ? dataset_make_parent(o->tokenizer) : STATUS_OK;
 }
 
-static status run(options *o)
+static status tokenize(options *o)
 {
     int64_t total;
-    TRY(size_of_inputs(&total, o));
+    TRY(sum_input_bytes(&total, o));
     TRY(check_outputs(o));
     if (o->train_vocab)
-        TRY(train(o, total));
+        TRY(train_tokenizer(o, total));
     AUTO(tokenizer) *t = NULL;
     TRY(tokenizer_files_open(&t, o->tokenizer));
     double start = clock_seconds();
@@ -343,9 +343,9 @@ int tokenize_main(int argc, char **argv)
     if (s == STATUS_OK && o.files_from)
         s = inputs_add_list(&o.inputs, o.files_from);
     if (s == STATUS_OK)
-        s = check(&o, &separator);
+        s = check_options(&o, &separator);
     if (s == STATUS_OK)
-        s = run(&o);
+        s = tokenize(&o);
     if (s != STATUS_OK)
         log_error("tokenize: %s", status_message());
     inputs_free(&o.inputs);

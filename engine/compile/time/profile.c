@@ -26,7 +26,7 @@ static const built_in profiles[] = {
 
 enum { PROFILES = sizeof profiles / sizeof *profiles };
 
-/* Fills in the row's figures where the profile gives none. */
+/* Combines the profile's figures with those of its device's row. */
 static profile profile_on(const built_in *from)
 {
     profile p = from->as;
@@ -82,19 +82,19 @@ void profile_plan_for(compile_options *o, profile *p)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-static double peak_of(const profile *p, dtype type)
+static double peak_flops(const profile *p, dtype type)
 {
     return p->peak[precision_peak(type, p->tf32)];
 }
 
 double profile_products(const profile *p, dtype type)
 {
-    return peak_of(p, type) * p->tile[0].share;
+    return peak_flops(p, type) * p->tile[0].share;
 }
 
-/* Returns the op that assigns rows of `o` to tokens, or NULL: its second output, the experts' offsets, is among the
- * operands. No other op's is a vector of integers. */
-static const op *assigned_by(const op *o)
+/* Returns the op that assigned the rows of `o` to tokens, or NULL. `o` reads its second output, the experts' offsets:
+ * the only second output that is a vector of integers. */
+static const op *assigning_op(const op *o)
 {
     for (int i = 0; i < OP_MAX_IN; i++) {
         const tensor *t = o->in[i];
@@ -105,14 +105,14 @@ static const op *assigned_by(const op *o)
     return NULL;
 }
 
-/* Returns the share of an op's planned rows that hold tokens, on the slowest of the ranks that divide experts; 1 for
- * ops that compute all rows. Overflow passes are planned for more rows than come. */
+/* Returns the share of an op's planned rows that hold tokens, on the slowest rank of the expert group; 1 for ops that
+ * compute all rows. Overflow passes are planned for more rows than arrive. */
 static double rows_filled(const profile *p, const op *o)
 {
-    const op *by = assigned_by(o);
+    const op *by = assigning_op(o);
     if (!by)
         return 1;
-    /* the op that filled slots at their sources, if rows came in slots; else NULL */
+    /* The op that filled slots on the sending ranks if the dispatch uses slots, else NULL. */
     const op *exchange = by->in[0]->producer;
     const op *sent = exchange && op_has(exchange, OP_EXCHANGE) ? exchange->in[0]->producer : NULL;
     const op_routing *as = sent ? &sent->at.routing : &by->at.routing;
@@ -123,8 +123,8 @@ static double rows_filled(const profile *p, const op *o)
     return rows <= 0 ? 0 : rows < planned ? rows / planned : 1;
 }
 
-/* Finds rows, columns and depth of a product, or of each expert's if all have equally many filled rows. Returns the
- * number of products, 0 for any other op. */
+/* Finds a product's m, n and k, or the average of a grouped product's experts, of which `filled` rows hold tokens.
+ * Returns the number of products, 0 for any other op. */
 static int64_t product_size(double size[3], const op *o, double filled)
 {
     if (op_is(o, OP_CLASS_GROUPED)) {
@@ -162,9 +162,9 @@ static dtype type_of(const op *o)
 
 /* ---- a model of a device ----------------------------------------------------------------------------------------- */
 
-/* Multiprocessors compute tiles in waves, the tiles of `count` products together; a product of few tiles may divide its
- * depth, and adds the parts up in memory. */
-static double tiled(const profile *p, double flops, const double size[3], int64_t count)
+/* Multiprocessors compute tiles in waves, the tiles of `count` products together. A product of few tiles may divide its
+ * depth (split k) and add the parts in memory. */
+static double tile_seconds(const profile *p, double flops, const double size[3], int64_t count)
 {
     enum { MOST_PARTS = 16 };
     double best = INFINITY;
@@ -183,18 +183,18 @@ static double tiled(const profile *p, double flops, const double size[3], int64_
     return best;
 }
 
-/* The share of rows that a sum in its addend's place adds to: the others stay as they are. */
+/* Returns the share of rows that an in-place sum changes. */
 static double share_added(const op *o, const op *by, double filled)
 {
     double rows = filled * (double)by->at.rows, all = (double)o->out[0]->shape[0];
     return rows < all ? rows / all : 1;
 }
 
-/* Counts the bytes that an op moves. Rows without tokens are written, not read; nor is any weight without rows. */
-static double bytes_of(const op *o, double filled)
+/* Counts the bytes that an op moves. Rows without tokens are written, not read; nor are weights without rows. */
+static double moved_bytes(const op *o, double filled)
 {
     const unsigned in_place = op_row_of(o)->takes[0];
-    const op *by = assigned_by(o);
+    const op *by = assigning_op(o);
     double bytes = op_row_of(o)->cost(o).bytes;
     if (op_is(o, OP_CLASS_GROUPED) && filled == 0)
         return op_has(o, OP_WEIGHT) ? 0 : (double)tensor_bytes(o->out[0]);
@@ -208,15 +208,15 @@ static double bytes_of(const op *o, double filled)
 
 static double model_product(const profile *p, const op *o, const double size[3], int64_t count)
 {
-    double flops = peak_of(p, type_of(o)), bytes = bytes_of(o, rows_filled(p, o)) / (p->memory * p->memory_share);
+    double flops = peak_flops(p, type_of(o)), bytes = moved_bytes(o, rows_filled(p, o)) / (p->memory * p->memory_share);
     double work = 2 * (double)count * size[0] * size[1] * size[2];
-    double seconds = p->processors ? tiled(p, flops, size, count) : work / (flops * p->tile[0].share);
+    double seconds = p->processors ? tile_seconds(p, flops, size, count) : work / (flops * p->tile[0].share);
     return (seconds > bytes ? seconds : bytes) + p->product_start;
 }
 
-/* Attention as separate kernels: products over the whole square, and the scores through memory: forward they are
- * written, read and written by a fused softmax, read and written by dropout with its mask, and read (2205.05198's 5 a s
- * / h counts the kept ones); the gradient passes over them twice as often. */
+/* Models attention as separate kernels: products over the whole square, and scores in memory. Forward writes the
+ * scores, reads and writes them in a fused softmax and in dropout with its mask, and reads them (2205.05198's 5 a s / h
+ * counts the kept ones); the gradient passes over them twice as often. */
 static double model_scores(const profile *p, const op *o)
 {
     bool gradient = op_has(o, OP_GRADIENT);
@@ -232,7 +232,7 @@ static double share_at(const profile_length *at, bool gradient)
     return gradient ? at->gradient : at->forward;
 }
 
-/* Returns the share of its peak that the op reaches. A window counts the keys that its queries see. */
+/* Returns the share of the peak that attention reaches, interpolated by keys per query (a window or the sequence). */
 static double attention_share(const profile *p, const op *o)
 {
     const bool gradient = op_has(o, OP_GRADIENT);
@@ -254,7 +254,7 @@ static double attention_peak(const profile *p, const op *o)
     return p->peak[precision_peak(type_of(o), false)];
 }
 
-/* Seconds of memory traffic that make a gradient sum in one order. */
+/* Returns the seconds of memory traffic that a gradient's deterministic sums cost. */
 static double ordered_seconds(const profile *p, const op *o)
 {
     if (!op_has(o, OP_GRADIENT) || p->any_order)
@@ -273,12 +273,12 @@ static double model_attention(const profile *p, const op *o)
     return (compute > move ? compute : move) + ordered_seconds(p, o) + p->start;
 }
 
-/* Neighbours in one launch have no start of their own. */
+/* Updates share a launch, so none is charged for its start. */
 static double model_rest(const profile *p, const op *o)
 {
     op_cost cost = op_row_of(o)->cost(o);
     double compute = cost.flops / (p->peak[PEAK_FP32] * 0.5),
-           move = bytes_of(o, rows_filled(p, o)) / (p->memory * p->memory_share);
+           move = moved_bytes(o, rows_filled(p, o)) / (p->memory * p->memory_share);
     return (compute > move ? compute : move) + (op_is(o, OP_CLASS_UPDATE) ? 0 : p->start);
 }
 
@@ -295,8 +295,8 @@ static double model_op(const profile *p, const op *o)
 
 /* ---- measured ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the distance of two sizes, in factors. */
-static double distance(const double a[3], const double b[3])
+/* Returns the squared distance of two sizes in log space. */
+static double size_distance(const double a[3], const double b[3])
 {
     double sum = 0;
     for (int i = 0; i < 3; i++) {
@@ -311,14 +311,14 @@ static int threads_of(const profile *p, int threads)
     return p->cores == 0 ? 1 : threads > 0 && threads < p->cores ? threads : p->cores;
 }
 
-/* Slowdown of a rank with `threads` of the cores: the model assumes all. */
-static double on_fewer(const profile *p, int threads)
+/* Returns the slowdown of a rank with `threads` of the cores; the model assumes all cores. */
+static double core_slowdown(const profile *p, int threads)
 {
     return p->cores ? (double)p->cores / threads_of(p, threads) : 1;
 }
 
-/* Measured over modelled time, from the nearest points of its kind; nearer ones weigh more. 1 without points. */
-static double measured(const profile *p, op_kind kind, dtype type, bool adds, const double size[3])
+/* Returns measured / modelled time: the mean over the points of this kind, weighted by distance; 1 without points. */
+static double measured_factor(const profile *p, op_kind kind, dtype type, bool adds, const double size[3])
 {
     double weight = 0, share = 0;
     for (int i = 0; i < p->count; i++) {
@@ -326,7 +326,7 @@ static double measured(const profile *p, op_kind kind, dtype type, bool adds, co
         if (at->kind != kind || at->type != type || at->adds != adds)
             continue;
         double other = 2 * log((double)threads_of(p, at->threads) / threads_of(p, p->threads));
-        double far = distance(size, at->size) + other * other, w = 1 / (far * far + 1e-9);
+        double far = size_distance(size, at->size) + other * other, w = 1 / (far * far + 1e-9);
         weight += w;
         share += w * log(at->seconds / at->model);
     }
@@ -335,15 +335,15 @@ static double measured(const profile *p, op_kind kind, dtype type, bool adds, co
 
 double profile_op(const profile *p, const op *o)
 {
-    double size[3], seconds = model_op(p, o) * on_fewer(p, p->threads);
+    double size[3], seconds = model_op(p, o) * core_slowdown(p, p->threads);
     if (p->count == 0)
         return seconds;
     find_size(size, p, o);
-    return seconds * measured(p, (op_kind)o->kind, type_of(o), o->at.accumulate != OP_WRITES, size);
+    return seconds * measured_factor(p, (op_kind)o->kind, type_of(o), o->at.accumulate != OP_WRITES, size);
 }
 
 /* Returns the row of lengths for a sequence, a new one if there is none; NULL: there are too many. */
-static profile_length *length_of(profile *p, double sequence)
+static profile_length *length_row(profile *p, double sequence)
 {
     int at = 0;
     while (at < p->lengths && p->length[at].sequence < sequence - 0.5)
@@ -360,8 +360,8 @@ static profile_length *length_of(profile *p, double sequence)
 
 void profile_take_attention(profile *p, const op *o, double seconds)
 {
-    profile_length *at = length_of(p, attention_reach(o));
-    double all = attention_peak(p, o) * (seconds - p->start) / on_fewer(p, p->threads);
+    profile_length *at = length_row(p, attention_reach(o));
+    double all = attention_peak(p, o) * (seconds - p->start) / core_slowdown(p, p->threads);
     double share = all > 0 ? op_row_of(o)->cost(o).flops / all : 1;
     double *best = !at ? NULL : op_has(o, OP_GRADIENT) ? &at->gradient : &at->forward;
     if (best && share > *best)
@@ -374,7 +374,7 @@ profile_point profile_point_of(const profile *p, const op *o, double seconds)
                         .type = type_of(o),
                         .adds = o->at.accumulate != OP_WRITES,
                         .seconds = seconds,
-                        .model = model_op(p, o) * on_fewer(p, p->threads),
+                        .model = model_op(p, o) * core_slowdown(p, p->threads),
                         .threads = p->threads};
     find_size(at.size, p, o);
     return at;
@@ -387,8 +387,8 @@ bool profile_leaves_node(const profile *p, const grid *g, axis a)
     return grid_span(g, a) > p->node_ranks;
 }
 
-/* Counts members of this rank's group on its node: their network ports serve the group together. Members ascend. */
-static int on_node(const profile *p, const grid *g, axis a)
+/* Counts members of this rank's group on its node, whose network ports serve the group together. Members ascend. */
+static int members_on_node(const profile *p, const grid *g, axis a)
 {
     int members = grid_group_size(g, a), count = 0, mine = g->rank / p->node_ranks;
     for (int i = 0; i < members && grid_member(g, a, i) / p->node_ranks <= mine; i++)
@@ -398,15 +398,15 @@ static int on_node(const profile *p, const grid *g, axis a)
 
 double profile_rate(const profile *p, const grid *g, axis a)
 {
-    double rate = profile_leaves_node(p, g, a) ? p->network * on_node(p, g, a) : p->node;
+    double rate = profile_leaves_node(p, g, a) ? p->network * members_on_node(p, g, a) : p->node;
     return rate < p->node ? rate : p->node;
 }
 
-/* Rate of an all_to_all, where each member's part travels alone: parts beyond the node use this rank's own port, parts
- * within it travel meanwhile. */
+/* Returns the rate of an all_to_all, where each member's part travels alone: parts to other nodes use this rank's own
+ * port, and overlap with parts within the node. */
 static double exchange_rate(const profile *p, const grid *g, axis a)
 {
-    int members = grid_group_size(g, a), near = on_node(p, g, a);
+    int members = grid_group_size(g, a), near = members_on_node(p, g, a);
     double within = (near - 1) / p->node, beyond = (members - near) / p->network;
     return (members - 1) / (within > beyond ? within : beyond);
 }
@@ -417,12 +417,12 @@ static double model_transfer(const profile *p, bool leaves, double rate, double 
     return (leaves ? p->network_latency : p->latency) + bytes / rate + p->hop * (hops < 64 ? hops : 64);
 }
 
-/* Measured points are from within a node. */
-static double transfer(const profile *p, op_kind kind, bool leaves, double rate, double bytes, int members)
+/* Corrects by measured points within a node only: none are measured between nodes. */
+static double transfer_seconds(const profile *p, op_kind kind, bool leaves, double rate, double bytes, int members)
 {
     const double size[3] = {bytes, members, 0};
     double seconds = model_transfer(p, leaves, rate, bytes, members);
-    return leaves || p->count == 0 ? seconds : seconds * measured(p, kind, DTYPE_FP32, false, size);
+    return leaves || p->count == 0 ? seconds : seconds * measured_factor(p, kind, DTYPE_FP32, false, size);
 }
 
 profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds)
@@ -440,13 +440,13 @@ double profile_collective(const profile *p, const grid *g, axis a, op_kind kind,
     bool leaves = profile_leaves_node(p, g, a);
     bool apart = leaves && (op_rows[kind].flags & OP_EXCHANGE);
     double rate = apart ? exchange_rate(p, g, a) : profile_rate(p, g, a);
-    return transfer(p, kind, leaves, rate, bytes, grid_group_size(g, a));
+    return transfer_seconds(p, kind, leaves, rate, bytes, grid_group_size(g, a));
 }
 
 double profile_message(const profile *p, const grid *g, int peer, double bytes)
 {
     bool leaves = peer / p->node_ranks != g->rank / p->node_ranks;
-    return transfer(p, OP_send, leaves, leaves ? p->network : p->node, bytes, 1);
+    return transfer_seconds(p, OP_send, leaves, leaves ? p->network : p->node, bytes, 1);
 }
 
 double profile_transfer(const profile *p, const grid *g, const program *of, int index)
@@ -468,33 +468,33 @@ double profile_transfer(const profile *p, const grid *g, const program *of, int 
 
 #define MIB ((int64_t)1 << 20)
 
-/* Base: a context of half a GiB, and as much again for cuBLASLt's and cuDNN's kernels. The first communicators are for
- * collectives, with buffers for 32 blocks, later ones for messages, for 8 (parallel/comm/nccl). A graph takes about 10
- * KB per kernel node (NVIDIA/cccl, pull request 3768); drivers before CUDA 12.4's take some three times as much
- * (vllm-project/vllm, issue 5517). Not measured by us. */
+/* bytes[n]: with n communicators. The base is half a GiB for a context, and as much for cuBLASLt's and cuDNN's kernels.
+ * The first communicators are for collectives, with buffers for 32 blocks, later ones for messages, for 8
+ * (parallel/comm/nccl). A graph takes about 10 KB per kernel node (NVIDIA/cccl, pull request 3768), some three times as
+ * much before CUDA 12.4 (vllm-project/vllm, issue 5517). We measured neither. */
 const reserve reserve_assumed = {.bytes = {1024 * MIB, 1536 * MIB, 2048 * MIB, 2304 * MIB, 2560 * MIB, 2752 * MIB,
                                            2944 * MIB, 3136 * MIB, 3328 * MIB},
                                  .node = 10240};
 
-static int row_of(int communicators)
+static int reserve_row(int communicators)
 {
     return communicators < RESERVE_ROWS ? communicators : RESERVE_ROWS - 1;
 }
 
 int64_t reserve_bytes(const reserve *r, int communicators, int64_t nodes)
 {
-    return r->bytes[row_of(communicators)] + (int64_t)(r->node * (double)nodes + 0.5);
+    return r->bytes[reserve_row(communicators)] + (int64_t)(r->node * (double)nodes + 0.5);
 }
 
 bool reserve_is_measured(const reserve *r, int communicators, int64_t nodes)
 {
-    return r->measured[row_of(communicators)] && (nodes == 0 || r->node_measured);
+    return r->measured[reserve_row(communicators)] && (nodes == 0 || r->node_measured);
 }
 
 void reserve_note(reserve *r, int communicators, int64_t bytes, int64_t nodes, int64_t graphs)
 {
-    r->bytes[row_of(communicators)] = bytes;
-    r->measured[row_of(communicators)] = true;
+    r->bytes[reserve_row(communicators)] = bytes;
+    r->measured[reserve_row(communicators)] = true;
     if (nodes > 0)
         r->node = (double)graphs / (double)nodes;
     r->node_measured |= nodes > 0;

@@ -303,7 +303,7 @@ static void conclude(server *v)
         if (!o->roster.member[p->slot].parting) /* a leaving island's change may be of one step */
             outer_note_norm(o, p->slot);
         o->merge++;
-        v->entries++;
+        v->journal_entries++;
         o->counts.merges++;
         v->step = p->offer > v->step ? p->offer : v->step;
         v->updates = o->roster.updates;
@@ -317,7 +317,7 @@ static void conclude(server *v)
                      (long long)p->offer, (long long)age, why[p->refusal]);
     }
     v->answer[p->slot] = *p;
-    v->last = p->slot;
+    v->last_slot = p->slot;
     server_files_line(v, p, v->base, v->share);
     outer_drop_fetch(o, p->slot);
 }
@@ -361,7 +361,7 @@ static bool is_durable(server *v)
         return true;
     if (outer_first_rank(&v->core))
         log_warn("%s; nothing is merged until the journal can be written", status_message());
-    v->waits = v->core.now + PATIENCE;
+    v->paused_until = v->core.now + PATIENCE;
     v->slot = -1;
     return false;
 }
@@ -410,8 +410,8 @@ static void decide_next(server *v)
     outer *o = &v->core;
     uint64_t here = outer_everywhere(o, fetch_offers(v)), bad = outer_refused(o);
     for (int k = 1; k <= ROSTER_SLOTS && v->slot < 0 && o->roster.reached; k++) {
-        int s = (v->last + k) % ROSTER_SLOTS;
-        if (s >= v->config->outer.slots || !is_open(v, s) || o->now < v->waits)
+        int s = (v->last_slot + k) % ROSTER_SLOTS;
+        if (s >= v->config->outer.slots || !is_open(v, s) || o->now < v->paused_until)
             continue;
         roster_refusal r = refusal_of(v, &o->roster.member[s]);
         if (r != ROSTER_TAKEN || bad >> s & 1)
@@ -444,8 +444,8 @@ static bool is_over(server *v)
 {
     const outer *o = &v->core;
     if (roster_here(&o->roster) || !o->roster.reached)
-        v->alone = o->now;
-    return v->step >= v->config->train.steps && o->now - v->alone > v->config->outer.timeout;
+        v->alone_since = o->now;
+    return v->step >= v->config->train.steps && o->now - v->alone_since > v->config->outer.timeout;
 }
 
 /* Saves; a failure is retried after the next merge. */
@@ -521,7 +521,7 @@ static status run(bool *stopped, server *v)
     watchdog_enter(v->watchdog, DURING_SETUP, false, v->core.merge, "claiming the server's place");
     TRY(outer_claim(&v->core, -1));
     TRY(agree_on_head(v));
-    v->alone = v->core.now;
+    v->alone_since = v->core.now;
     outer_announce(&v->core, v->step, v->updates);
     log_info("server: holds the model of outer.run %s after merge %lld, on %d rank%s, in %s of host memory on this one",
              v->config->outer.run, (long long)v->core.merge, comm_ranks(v->world), comm_ranks(v->world) > 1 ? "s" : "",
@@ -537,7 +537,7 @@ static status run(bool *stopped, server *v)
 
 status islands_serve(bool *stopped, const config *c, comm *world, watchdog *w)
 {
-    server v = {.config = c, .world = world, .watchdog = w, .slot = -1, .last = -1};
+    server v = {.config = c, .world = world, .watchdog = w, .slot = -1, .last_slot = -1};
     *stopped = false;
     status s = run(stopped, &v);
     outer_close(&v.core);

@@ -18,24 +18,24 @@ typedef struct server {
     /* an answer being written to etcd */
     int slot; /* -1: none */
     roster_part wanted;
-    int64_t base, number; /* merge that the change is based on; number of the writing (membership.h) */
+    int64_t base, number; /* merge that the change is based on; number of the write to etcd (membership.h) */
     double share;         /* factor of the change */
-    int last;             /* slot of the last answer: the next slot comes first now */
-    double alone;         /* time since the last island left */
+    int last_slot;        /* slot of the last answer: the search for the next begins after it */
+    double alone_since;   /* time at which the last island left */
     int64_t refused;      /* changes refused by this process */
 
     /* files */
     char run[MANIFEST_RUN];
     char *checkpoints;
-    lock *lock;   /* on rank 0; NULL: run.lock is off */
-    lines *lines; /* merges.jsonl, on rank 0 */
+    lock *lock;   /* rank 0's; NULL: run.lock is off */
+    lines *lines; /* merges.jsonl, rank 0's */
     char *buffer; /* CHECKPOINT_WRITER_BUFFER */
     checkpoint_writer *writer;
-    checkpoint_publisher *publisher; /* on rank 0 */
+    checkpoint_publisher *publisher; /* rank 0's */
     int64_t saved;                   /* last saved merge; -1: none */
     char *journal;                   /* folder of the journal */
-    int64_t entries;                 /* journal's merges since the last save */
-    double waits;                    /* time until which merging pauses: the journal cannot be written */
+    int64_t journal_entries;         /* merges since the last save */
+    double paused_until;             /* time of the next merge after a failed write of the journal */
 } server;
 
 /* server_merge.c: merges the scaled change in a slot's buffer into this rank's units. */

@@ -135,7 +135,7 @@ void server_journal_saved(server *v)
 {
     if (outer_first_rank(&v->core)) /* keep later ones: the next may be on its way to etcd */
         tidy(v, v->core.merge + 1, INT64_MAX);
-    v->entries = 0;
+    v->journal_entries = 0;
 }
 
 bool server_journal_is_long(const server *v)
@@ -146,7 +146,7 @@ bool server_journal_is_long(const server *v)
         change += compress_bytes(&o->method, o->units.list[u].elements);
         saved += (o->memory.momentum ? 8 : 4) * o->units.list[u].elements;
     }
-    return v->entries * change > MOST_CHECKPOINTS * saved;
+    return v->journal_entries * change > MOST_CHECKPOINTS * saved;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -326,7 +326,7 @@ static status replay_next(outcome *how, server *v, const roster *head)
     server_merge(v, 0, e.share);
     v->core.merge = merge;
     server_take_head(v, &e.head);
-    v->entries++;
+    v->journal_entries++;
     *how = MERGED;
     return STATUS_OK;
 }

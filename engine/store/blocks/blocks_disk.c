@@ -16,8 +16,8 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { MOST_FILES = 1 << 16, PATH = 4096, NAME = 80 };
-static const double ADMISSION = 10; /* seconds */
+enum { MAX_FILES = 1 << 16, PATH = 4096, NAME = 80 };
+static const double ADMISSION_SECONDS = 10; /* patience for the lock */
 
 /* A file of the folder, as eviction sees it. */
 typedef struct entry {
@@ -29,11 +29,11 @@ typedef struct entry {
 struct blocks_disk {
     char *folder;
     int64_t bytes;  /* capacity */
-    entry *entries; /* [MOST_FILES], used under the admission lock */
+    entry *entries; /* [MAX_FILES], used under the admission lock */
     pthread_mutex_t entries_lock;
 };
 
-static void name_file(char out[NAME], const blocks_name *name, bool unfinished)
+static void write_name(char out[NAME], const blocks_name *name, bool unfinished)
 {
     if (name->block < 0)
         snprintf(out, NAME, "%s-whole%s", name->object, unfinished ? ".tmp" : "");
@@ -41,17 +41,17 @@ static void name_file(char out[NAME], const blocks_name *name, bool unfinished)
         snprintf(out, NAME, "%s-%lld%s", name->object, (long long)name->block, unfinished ? ".tmp" : "");
 }
 
-static void find_path(char out[PATH], const blocks_disk *d, const blocks_name *name, bool unfinished)
+static void write_path(char out[PATH], const blocks_disk *d, const blocks_name *name, bool unfinished)
 {
     char file[NAME];
-    name_file(file, name, unfinished);
+    write_name(file, name, unfinished);
     snprintf(out, PATH, "%s/%s", d->folder, file);
 }
 
 char *blocks_disk_path(const blocks_disk *d, const blocks_name *name)
 {
     char path[PATH];
-    find_path(path, d, name, false);
+    write_path(path, d, name, false);
     return must_strdup(path);
 }
 
@@ -67,7 +67,7 @@ static off_t lock_byte(const blocks_name *name)
 {
     char file[NAME];
     uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    name_file(file, name, false);
+    write_name(file, name, false);
     for (const char *c = file; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 1099511628211u;
     return (off_t)(hash >> 2) + 1;
@@ -102,10 +102,10 @@ static bool is_held(int descriptor, const blocks_name *name)
     return fcntl(descriptor, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
 }
 
-/* Takes the lock for adding blocks. Its holder is done in moments, unless it is stopped: then errno is ETIMEDOUT. */
+/* Takes the lock for adding blocks. A running holder keeps it briefly; fails with ETIMEDOUT if it is stopped. */
 static bool lock_admission(int descriptor)
 {
-    for (double until = clock_seconds() + ADMISSION; !set_lock(descriptor, 0, F_WRLCK);) {
+    for (double until = clock_seconds() + ADMISSION_SECONDS; !set_lock(descriptor, 0, F_WRLCK);) {
         if (errno != EAGAIN && errno != EACCES && errno != EINTR)
             return false;
         if (clock_seconds() > until) {
@@ -119,7 +119,7 @@ static bool lock_admission(int descriptor)
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
-/* Parses "OBJECT-BLOCK" or "OBJECT-whole", each with or without ".tmp"; false: a foreign file, which is left alone. */
+/* Parses "OBJECT-BLOCK" or "OBJECT-whole", each with or without ".tmp"; false for another program's file. */
 static bool parse_name(entry *out, const char *file)
 {
     enum { HEX = BLOCKS_HEX - 1 };
@@ -131,7 +131,7 @@ static bool parse_name(entry *out, const char *file)
     out->name.block = strncmp(file + HEX + 1, "whole", 5) == 0 ? -1 : strtoll(file + HEX + 1, NULL, 10);
     size_t length = strlen(file);
     out->unfinished = length > 4 && strcmp(file + length - 4, ".tmp") == 0;
-    name_file(again, &out->name, out->unfinished);
+    write_name(again, &out->name, out->unfinished);
     return strcmp(again, file) == 0;
 }
 
@@ -151,7 +151,7 @@ static void sift_down(entry *heap, int count, int at)
 
 /* Returns the folder's bytes and lists its files that may be removed. Removes each .tmp file with an unheld lock, since
  * its process has ended. */
-static int64_t scan(int *count, blocks_disk *d, int locks)
+static int64_t scan_folder(int *count, blocks_disk *d, int locks)
 {
     int64_t sum = 0;
     *count = 0;
@@ -168,23 +168,23 @@ static int64_t scan(int *count, blocks_disk *d, int locks)
         sum += facts.st_size;
         e.used = (int64_t)facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec;
         e.bytes = facts.st_size;
-        if (!e.unfinished && *count < MOST_FILES)
+        if (!e.unfinished && *count < MAX_FILES)
             d->entries[(*count)++] = e;
     }
     return sum;
 }
 
 /* Removes blocks until the folder takes at most `most` bytes; returns the bytes that it then takes. */
-static int64_t evict(blocks_disk *d, int locks, int64_t most)
+static int64_t evict_blocks(blocks_disk *d, int locks, int64_t most)
 {
     int count;
     char path[PATH];
     pthread_mutex_lock(&d->entries_lock);
-    int64_t sum = scan(&count, d, locks);
+    int64_t sum = scan_folder(&count, d, locks);
     for (int i = count / 2 - 1; i >= 0; i--)
         sift_down(d->entries, count, i);
     while (count > 0 && sum > most) {
-        find_path(path, d, &d->entries[0].name, false);
+        write_path(path, d, &d->entries[0].name, false);
         if (unlink(path) == 0 || errno == ENOENT)
             sum -= d->entries[0].bytes;
         d->entries[0] = d->entries[--count];
@@ -194,7 +194,7 @@ static int64_t evict(blocks_disk *d, int locks, int64_t most)
     return sum;
 }
 
-/* Makes room for `bytes` more. Counts them before they are written, so a killed process leaves too high a number. */
+/* Makes room for `bytes` more. Counts them before they are written, so a killed process leaves the count too high. */
 static bool make_room(blocks_disk *d, int locks, int64_t bytes)
 {
     int64_t used = 0;
@@ -205,7 +205,7 @@ static bool make_room(blocks_disk *d, int locks, int64_t bytes)
     bool known = pread(locks, &used, sizeof used, 0) == sizeof used && used >= 0;
     if (!known || used > d->bytes - bytes) {
         int64_t spare = d->bytes / 16, most = d->bytes - bytes;
-        used = evict(d, locks, most > spare ? most - spare : 0);
+        used = evict_blocks(d, locks, most > spare ? most - spare : 0);
         if (used > most) {
             errno = ENOSPC;
             return false;
@@ -227,7 +227,7 @@ static int open_file(const blocks_disk *d, const blocks_name *name, int64_t byte
 {
     char path[PATH];
     struct stat facts;
-    find_path(path, d, name, false);
+    write_path(path, d, name, false);
     int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0 || (fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == file_bytes(bytes))) {
         if (file >= 0)
@@ -260,7 +260,7 @@ blocks_sight blocks_disk_read(const blocks_disk *d, void *to, const blocks_name 
 static int begin_file(const blocks_disk *d, const blocks_name *name, int64_t bytes)
 {
     char path[PATH];
-    find_path(path, d, name, true);
+    write_path(path, d, name, true);
     int file = atomic_create(path, 0600);
     if (file < 0)
         return -1;
@@ -303,8 +303,8 @@ bool blocks_disk_end(const blocks_disk *d, int file, const blocks_name *name, bo
 {
     char unfinished[PATH], path[PATH];
     int error = errno;
-    find_path(unfinished, d, name, true);
-    find_path(path, d, name, false);
+    write_path(unfinished, d, name, true);
+    write_path(path, d, name, false);
     if (close(file) != 0 && good) {
         error = errno;
         good = false;
@@ -320,7 +320,7 @@ bool blocks_disk_end(const blocks_disk *d, int file, const blocks_name *name, bo
 bool blocks_disk_remove(const blocks_disk *d, const blocks_name *name)
 {
     char path[PATH];
-    find_path(path, d, name, false);
+    write_path(path, d, name, false);
     return unlink(path) == 0 || errno == ENOENT;
 }
 
@@ -329,10 +329,10 @@ bool blocks_disk_remove(const blocks_disk *d, const blocks_name *name)
 /* Checks that the folder can be written and locked. Removes files left by ended processes, and evicts any excess. */
 static bool try_folder(blocks_disk *d)
 {
-    AUTO_CLOSE locks = blocks_disk_descriptor(d); /* and unlocked */
+    AUTO_CLOSE locks = blocks_disk_descriptor(d); /* closing unlocks */
     if (locks < 0 || !lock_admission(locks))
         return false;
-    int64_t used = evict(d, locks, d->bytes);
+    int64_t used = evict_blocks(d, locks, d->bytes);
     return pwrite(locks, &used, sizeof used, 0) == sizeof used;
 }
 
@@ -344,7 +344,7 @@ status blocks_disk_open(blocks_disk **out, const char *folder, int64_t bytes)
     blocks_disk *d = must_calloc(1, sizeof *d);
     d->folder = must_strdup(folder);
     d->bytes = bytes;
-    d->entries = must_alloc(MOST_FILES * sizeof *d->entries);
+    d->entries = must_alloc(MAX_FILES * sizeof *d->entries);
     pthread_mutex_init(&d->entries_lock, NULL);
     if (try_folder(d)) {
         *out = d;

@@ -111,8 +111,8 @@ static void print_card(FILE *out, const training *t, int64_t step)
 /* ---- the exporter ------------------------------------------------------------------------------------------------ */
 
 /* A thread that reads a published checkpoint of any layout and writes exports/step-XXXXXXXX atomically; then
- * exports/latest leads to it. Pruning keeps checkpoints that wait for export. The thread allocates memory while it works:
- * the manifest, and the few buffers of weights_copy. */
+ * exports/latest leads to it. Pruning keeps checkpoints that wait for export. The thread allocates memory while it
+ * works: the manifest, and the few buffers of weights_copy. */
 enum { MOST_WAITING = 256, NAME = 32 };
 
 typedef struct exporter {

@@ -21,6 +21,7 @@ typedef struct added_search {
     int64_t from;
     int64_t taken; /* the end of the previous one */
     bool ordinary_only;
+    int64_t blank, blank_end; /* bytes that are known to be blanks, for tokens that strip */
 } added_search;
 
 added *added_open(void)
@@ -118,27 +119,32 @@ static bool stands_alone(const char *text, int64_t start, int64_t stop, int64_t 
     return true;
 }
 
-static int64_t strip_left(const char *text, int64_t start)
+/* Returns the start of the blanks before `start`, at least `low`. */
+static int64_t strip_left(const char *text, int64_t start, int64_t low)
 {
     uint32_t code;
-    for (int64_t before; start > 0; start = before) {
+    for (int64_t before; start > low; start = before) {
         before = unicode_previous(text, start);
         unicode_decode((const uint8_t *)text + before, &code);
         if (!(unicode_class_of(code) & UNICODE_SPACE))
             break;
     }
-    return start;
+    return start > low ? start : low;
 }
 
-static int64_t strip_right(const char *text, int64_t stop, int64_t length)
+/* Returns the end of the blanks after `stop`. Those of the search's last call are not read once more. */
+static int64_t strip_right(added_search *s, int64_t stop)
 {
     uint32_t code;
-    for (int bytes; stop < length; stop += bytes) {
-        bytes = unicode_decode((const uint8_t *)text + stop, &code);
+    if (stop >= s->blank && stop <= s->blank_end)
+        return s->blank_end;
+    s->blank = stop;
+    for (int bytes; stop < s->length; stop += bytes) {
+        bytes = unicode_decode((const uint8_t *)s->text + stop, &code);
         if (!(unicode_class_of(code) & UNICODE_SPACE))
             break;
     }
-    return stop;
+    return s->blank_end = stop;
 }
 
 /* Finds the first added token; NULL: none. [*start, *stop) is its range of the text, stripped space included, and
@@ -163,12 +169,10 @@ static const added_token *added_next(const added *a, int64_t *start, int64_t *st
             continue;
         if (token->single_word && !stands_alone(text, *start, *stop, length))
             continue;
-        if (token->left_strip) {
-            *start = strip_left(text, *start);
-            *start = *start > s->taken ? *start : s->taken;
-        }
+        if (token->left_strip)
+            *start = strip_left(text, *start, s->taken);
         if (token->right_strip)
-            *stop = strip_right(text, *stop, length);
+            *stop = strip_right(s, *stop);
         return token;
     }
     return NULL;

@@ -200,15 +200,15 @@ tensor *mix_latent(recorder *r, const block_layer *b, const layer_inputs *in, co
 int states_attention(layer_state out[LAYER_STATES], const block_layer *b)
 {
     const attention_layer *a = &b->attention;
-    out[0] = (layer_state){"k", true, {(int64_t)a->kv_heads * a->head_size}, true};
-    out[1] = (layer_state){"v", true, {(int64_t)a->kv_heads * a->v_head_size}, true};
+    out[0] = (layer_state){"k", true, {(int64_t)a->kv_heads * a->head_size}, .divided = true};
+    out[1] = (layer_state){"v", true, {(int64_t)a->kv_heads * a->v_head_size}, .divided = true};
     return 2;
 }
 
 /* Decoding keeps latents and the rotated part of keys: all tensor ranks have them. */
 int states_latent(layer_state out[LAYER_STATES], const block_layer *b)
 {
-    out[0] = (layer_state){"latent", true, {b->attention.latent.rank + b->attention.latent.rotated}, false};
+    out[0] = (layer_state){"latent", true, {b->attention.latent.rank + b->attention.latent.rotated}, .divided = false};
     return 1;
 }
 

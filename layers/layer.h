@@ -227,6 +227,7 @@ typedef struct layer_state {
     bool by_position;
     int64_t size[2];
     bool divided; /* the tensor ranks divide size[0] */
+    bool wide;    /* fp32, as a scan's sums are; else the type of activations */
 } layer_state;
 
 enum { LAYER_STATES = 4 }; /* the most states of a block */

@@ -161,6 +161,7 @@ layer_shape shape_layer(const model_shape *s, int block)
     out.traits |= UINT64_C(1) << (s->q_lora_rank > 0 ? TRAIT_LATENT_QUERIES : TRAIT_STREAM_QUERIES);
     if (!shape_has(s, TRAIT_LATENT_KEYS))
         out.traits |= UINT64_C(1) << TRAIT_STREAM_KEYS;
+    out.traits |= UINT64_C(1) << TRAIT_ATTENDS;
     if (s->attention_bias)
         out.traits |= UINT64_C(1) << TRAIT_LATENT_BIAS | UINT64_C(1) << TRAIT_OUT_BIAS;
     if (!experts) {

@@ -396,7 +396,7 @@ static void describe_states(compiled *c, const decoder_chunk *chunk)
             const int64_t shape[] = {o->decode_samples, one->by_position ? o->decode_positions : one->size[0],
                                      one->size[!one->by_position]};
             tensor *t = new_input(c, pool_format(&c->pool, "layer %d/%s cache", i, one->name),
-                                  precision_compute(o->precision), 3, shape);
+                                  one->wide ? DTYPE_FP32 : precision_compute(o->precision), 3, shape);
             if (o->grid.size[GRID_TENSOR] > 1 && one->divided)
                 t->place.along[GRID_TENSOR] = place_shard(one->by_position ? 2 : 1);
             states[c->state_count++] = t;

@@ -33,7 +33,7 @@ int64_t compile_graph_nodes(const compiled *c)
     return nodes;
 }
 
-static void widen(compiled *c, const compiled_program *p)
+static void grow_bounds(compiled *c, const compiled_program *p)
 {
     if (compile_marks(p) > c->marks) {
         c->pinned_bytes += (int64_t)(compile_marks(p) - c->marks) * 4;
@@ -171,7 +171,7 @@ static status compile_bucket(compiled *out, int bucket)
             microbatches = recompute_microbatches(&out->options);
         if (microbatches > 0)
             TRY(compile_program_training(p, out, &d.keep, microbatches, false));
-        widen(out, p);
+        grow_bounds(out, p);
     }
     return STATUS_OK;
 }
@@ -184,9 +184,9 @@ static status compile_training(compiled *out)
     TRY(give_workspace(out, &d.keep));
     for (int i = 0; i < COMPILE_RAMP && out->options.ramp[i]; i++) {
         TRY(compile_program_training(&out->ramp[i], out, &d.keep, out->options.ramp[i], false));
-        widen(out, &out->ramp[i]);
+        grow_bounds(out, &out->ramp[i]);
     }
-    widen(out, &out->training);
+    grow_bounds(out, &out->training);
     int buckets = out->options.higher == HIGHER_NONE ? 1 : compile_buckets(&out->options);
     for (int bucket = 1; bucket < buckets; bucket++)
         TRY(compile_bucket(out, bucket));
@@ -222,14 +222,14 @@ static status compile_programs(compiled *out, const compile_options *options)
         TRY(compile_training(out));
     if (options->evaluate) {
         TRY(compile_program_forward(&out->evaluation, out));
-        widen(out, &out->evaluation);
+        grow_bounds(out, &out->evaluation);
         if (options->train)
             compile_program_gathers(&out->gathers, out);
-        widen(out, &out->gathers);
+        grow_bounds(out, &out->gathers);
     }
     if (options->decode_samples) {
         TRY(compile_program_forward(&out->decoding, out));
-        widen(out, &out->decoding);
+        grow_bounds(out, &out->decoding);
     }
     return STATUS_OK;
 }

@@ -95,7 +95,7 @@ static status compile_stage(compiled *out, const find *f, const schedule *s, sch
 }
 
 /* Measures a schedule with separate weights' gradients, by programs with enough micro-batches to reach its peak. */
-static status measure(find *f, bool folded)
+static status measure_split(find *f, bool folded)
 {
     schedule_kind kind = folded ? SCHEDULE_ZB_V : SCHEDULE_ZB_H1;
     int enough = 4 * f->stages;
@@ -244,15 +244,15 @@ static status find_room(double *room, find *f, const schedule *s)
 }
 
 /* Improves `out`, which is 1F1B, unless no shorter schedule fits. */
-static status improve(schedule *out, find *f)
+static status improve_schedule(schedule *out, find *f)
 {
     double room, seconds;
     TRY(find_room(&room, f, out));
     if (room <= 0)
         return STATUS_OK;
-    TRY(measure(f, false));
+    TRY(measure_split(f, false));
     if (f->o->layout.virtual_stages == 2)
-        TRY(measure(f, true));
+        TRY(measure_split(f, true));
     TRY(measure_seconds(&seconds, f, out));
     TRY(try_named(out, &seconds, f, room));
     /* Searches with the real time of messages, and with none: a link carries one at a time, which the search does not
@@ -286,7 +286,7 @@ status compile_find(schedule *out, const compile_options *options)
     f.holds = must_calloc((unsigned long)f.all, sizeof *f.holds);
     f.defers = must_calloc((unsigned long)f.all, sizeof *f.defers);
     status ok = compile_schedule_named(out, &o, SCHEDULE_1F1B, o.microbatches);
-    if (ok == STATUS_OK && (ok = improve(out, &f)) != STATUS_OK)
+    if (ok == STATUS_OK && (ok = improve_schedule(out, &f)) != STATUS_OK)
         schedule_free(out);
     for (int map = 0; map < MAPS; map++) {
         free(f.fixed[map]);

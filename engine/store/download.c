@@ -51,7 +51,7 @@ static status write_at(const work *w, const void *data, int64_t bytes, int64_t o
     return atomic_write_all(w->file, data, bytes, offset) == bytes ? STATUS_OK : fail_write(w->part);
 }
 
-static status note(int *fault, download_fault what, status s)
+static status note_fault(int *fault, download_fault what, status s)
 {
     if (s != STATUS_OK)
         *fault = what;
@@ -64,7 +64,7 @@ static status fetch_block(job *j, int i, int64_t block, object_store *s, char *b
 {
     const download_item *item = &j->item[i];
     int64_t bytes = bytes_of(item, block);
-    TRY(note(fault, DOWNLOAD_UNREAD, object_read(buffer, s, item->key, block * BLOCK, bytes, item->etag)));
+    TRY(note_fault(fault, DOWNLOAD_UNREAD, object_read(buffer, s, item->key, block * BLOCK, bytes, item->etag)));
     j->work[i].sum[block] = crc32c(0, buffer, bytes);
     return write_at(&j->work[i], buffer, bytes, block * BLOCK);
 }
@@ -113,16 +113,16 @@ static status check_whole(const job *j, int i, object_store *s, int *fault)
     for (int64_t b = 0; b < j->work[i].blocks; b++)
         all = crc32c_combine(all, j->work[i].sum[b], bytes_of(item, b));
     if (!item->has_crc32c)
-        return note(fault, DOWNLOAD_UNREAD, check_version(j, item, all, s));
+        return note_fault(fault, DOWNLOAD_UNREAD, check_version(j, item, all, s));
     return all == item->crc32c
                ? STATUS_OK
-               : note(fault, DOWNLOAD_DAMAGED,
-                      status_fail(STATUS_FAILED, "s3://%s/%s has another checksum than the manifest says", j->bucket,
-                                  item->key));
+               : note_fault(fault, DOWNLOAD_DAMAGED,
+                            status_fail(STATUS_FAILED, "s3://%s/%s has another checksum than the manifest says",
+                                        j->bucket, item->key));
 }
 
 /* Also reads the file back from the disk if the caller gave a checksum. */
-static status finish(job *j, int i, object_store *s, char *buffer, int *fault)
+static status finish_item(job *j, int i, object_store *s, char *buffer, int *fault)
 {
     work *w = &j->work[i];
     const download_item *item = &j->item[i];
@@ -165,7 +165,7 @@ static status do_piece(job *j, pool *p, int i, int64_t block, object_store *s, c
     worker_unlock(&p->worker);
     if (!last)
         return STATUS_OK;
-    TRY(finish(j, i, s, buffer, fault));
+    TRY(finish_item(j, i, s, buffer, fault));
     WORKER_HELD(&p->worker);
     if (j->watcher->finished)
         j->watcher->finished(j->watcher->context, i);
@@ -200,7 +200,7 @@ static void log_download(void *context)
 }
 
 /* Closes files; one that is still open is not whole. */
-static void dispose(job *j)
+static void end_job(job *j)
 {
     for (int i = 0; i < j->count; i++) {
         if (j->work[i].file >= 0) {
@@ -216,7 +216,7 @@ static void dispose(job *j)
 status download(const char *bucket, const download_item *items, int count, mode_t mode, const download_watcher *watcher,
                 download_fault *fault)
 {
-    RELEASED_BY(dispose) job j = {.bucket = bucket, .item = items, .count = count, .mode = mode, .watcher = watcher};
+    RELEASED_BY(end_job) job j = {.bucket = bucket, .item = items, .count = count, .mode = mode, .watcher = watcher};
     const pool_task task = {.bucket = bucket,
                             .does = "fetches objects",
                             .threads = THREADS,

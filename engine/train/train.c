@@ -125,7 +125,7 @@ static int find_other_assignment(int *like, const training *t, const readiness *
 
 /* Exchanges the ranks' readiness once before a step: failures, requested signals, samples left out, the tokens'
  * assignment, and progress of the save. */
-static status agree(training *t, signals_request *asked, batch_facts *batch, pace_figures lately, status mine)
+static status sync_ranks(training *t, signals_request *asked, batch_facts *batch, pace_figures lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1, like = 0;
     blocks_counts now = stored_counted(t->data.remote), *told = &t->fetched.told;
@@ -203,10 +203,10 @@ static status ready_step(training *t, signals_request *asked)
     }
     t->now.data_seconds = clock_seconds() - t->now.began;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step + 1, "agreeing that all ranks are ready");
-    return agree(t, asked, &t->now.batch, pace_take(t->guards.pace), ready);
+    return sync_ranks(t, asked, &t->now.batch, pace_take(t->guards.pace), ready);
 }
 
-static bool due(int every, int64_t step)
+static bool is_due(int every, int64_t step)
 {
     return every > 0 && step % every == 0;
 }
@@ -344,7 +344,7 @@ static status play_step(training *t, bool *undone)
     if (t->config->debug.gradients && t->at.step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     TRY(training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped));
-    return !*undone && due(t->config->run.verify_every, t->at.step) ? training_verify(undone, t) : STATUS_OK;
+    return !*undone && is_due(t->config->run.verify_every, t->at.step) ? training_verify(undone, t) : STATUS_OK;
 }
 
 /* Returns the mean loss over one data set: the same samples in every layout, evaluate.batches global batches, or all
@@ -365,7 +365,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");
         ready = batch_fill_evaluation(&batch, &t->compiled, t->executor, t->data.sets[set], first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->at.step, "agreeing that all ranks are ready");
-        ready = agree(t, asked, &batch, (pace_figures){0}, ready);
+        ready = sync_ranks(t, asked, &batch, (pace_figures){0}, ready);
         if (ready != STATUS_OK || *asked == SIGNALS_STOP)
             break;
         executor_play(t->executor, &t->compiled.evaluation);
@@ -387,7 +387,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
 }
 
 /* Evaluates; a request to stop cancels it: the sender may not wait long, and a checkpoint matters more. */
-static status evaluate(training *t, signals_request *asked)
+static status evaluate_model(training *t, signals_request *asked)
 {
     double began = clock_seconds();
     AUTO_FREE double *losses = must_calloc((unsigned long)t->data.set_count, sizeof *losses);
@@ -414,7 +414,7 @@ static void take_position(training *t, const islands_position *p)
     t->now.ahead = -1;
 }
 
-static status outside(training *t, islands_moment when)
+static status run_islands(training *t, islands_moment when)
 {
     islands_position p = {t->at.step, t->at.updates, false};
     if (!t->islands)
@@ -441,7 +441,7 @@ static status step_islands(training *t)
     int64_t before = 0, after = 0;
     if (t->islands)
         (void)islands_disagreement(&before, t->islands);
-    TRY(outside(t, ISLANDS_AFTER_STEP));
+    TRY(run_islands(t, ISLANDS_AFTER_STEP));
     double apart = t->islands ? islands_disagreement(&after, t->islands) : 0;
     if (after != before)
         training_report_disagreement(t, apart);
@@ -453,12 +453,12 @@ static status leave_islands(training *t)
     if (!t->islands)
         return STATUS_OK;
     TRY(training_save_finish(t)); /* the save in progress has the previous state */
-    return outside(t, ISLANDS_LEAVING);
+    return run_islands(t, ISLANDS_LEAVING);
 }
 
 /* Saves the state unless it is saved; `last` also waits for it. A state that fails verification is not saved: the run
  * has gone back then. */
-static status save(training *t, bool last)
+static status save_state(training *t, bool last)
 {
     bool undone;
     if (t->at.step == t->saved)
@@ -466,7 +466,7 @@ static status save(training *t, bool last)
     TRY(training_verify(&undone, t));
     if (undone)
         return STATUS_OK;
-    TRY(outside(t, ISLANDS_BEFORE_SAVE));
+    TRY(run_islands(t, ISLANDS_BEFORE_SAVE));
     TRY(training_save(t, false, last));
     t->saved = t->at.step;
     return STATUS_OK;
@@ -482,7 +482,7 @@ static status save_anyway(training *t, status why)
         return why;
     AUTO_FREE char *words = must_strdup(status_message());
     log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->at.step);
-    status s = save(t, true);
+    status s = save_state(t, true);
     s = s == STATUS_OK ? status_fail(why, "%s", words) : status_context(s, "%s; and then", words);
     return s;
 }
@@ -500,7 +500,7 @@ static status train_loop(training *t, signals_request *asked)
         if (*asked == SIGNALS_STOP)
             TRY(leave_islands(t));
         if (*asked != SIGNALS_NONE)
-            TRY(save(t, *asked == SIGNALS_STOP));
+            TRY(save_state(t, *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
             break;
         if (t->at.step != before) /* undone: the batch belongs to another step */
@@ -514,15 +514,15 @@ static status train_loop(training *t, signals_request *asked)
             continue;
         TRY(step_islands(t));
         bool last = t->at.step == c->train.steps;
-        if (t->data.validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->at.step) || last))
-            TRY(save_anyway(t, evaluate(t, asked)));
+        if (t->data.validation && c->evaluate.every > 0 && (is_due(c->evaluate.every, t->at.step) || last))
+            TRY(save_anyway(t, evaluate_model(t, asked)));
         if (*asked == SIGNALS_STOP)
             TRY(leave_islands(t));
-        bool saving = due(c->checkpoint.every, t->at.step) || due(c->checkpoint.export_every, t->at.step);
+        bool saving = is_due(c->checkpoint.every, t->at.step) || is_due(c->checkpoint.export_every, t->at.step);
         if (saving || last || *asked == SIGNALS_STOP)
-            TRY(save(t, last || *asked == SIGNALS_STOP));
-        else if (due(c->checkpoint.memory_every, t->at.step)) {
-            TRY(outside(t, ISLANDS_BEFORE_SAVE));
+            TRY(save_state(t, last || *asked == SIGNALS_STOP));
+        else if (is_due(c->checkpoint.memory_every, t->at.step)) {
+            TRY(run_islands(t, ISLANDS_BEFORE_SAVE));
             TRY(training_save(t, true, false));
         }
         if (*asked == SIGNALS_STOP)
@@ -540,7 +540,7 @@ static status train_loop(training *t, signals_request *asked)
 }
 
 /* Finishes a complete run: its files stay as they are. Completes the work that a killed process left at its end. */
-static status complete(training *t)
+static status complete_run(training *t)
 {
     const config *c = t->config;
     log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
@@ -581,7 +581,7 @@ static status train_on(training *t, bool *stopped)
 {
     signals_request asked = SIGNALS_NONE;
     if (t->at.step >= t->config->train.steps)
-        return complete(t);
+        return complete_run(t);
     TRY(training_open_verify(t));
     TRY(training_report_open(t));
     TRY(training_save_open(t));

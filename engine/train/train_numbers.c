@@ -21,7 +21,7 @@ typedef struct finding {
     bool skipped; /* too many skipped steps in a row */
 } finding;
 
-static char *describe(const training_position *at, const finding *f)
+static char *describe_finding(const training_position *at, const finding *f)
 {
     if (f->skipped)
         return must_format("step %lld: gradients were not finite for %lld steps in a row (train.max_skipped)",
@@ -71,11 +71,11 @@ static status leave_out(training_position *at, const train_past *before, int64_t
     return STATUS_OK;
 }
 
-static status undo(training *t, const finding *f)
+static status undo_steps(training *t, const finding *f)
 {
     const train_past before = t->at.past;
     int64_t from = t->at.step, end = t->at.samples;
-    AUTO_FREE char *words = describe(&t->at, f);
+    AUTO_FREE char *words = describe_finding(&t->at, f);
     report_event event = event_of(&t->at, f, "undone");
     log_numbers(t, words);
     status s = training_go_back(t);
@@ -168,10 +168,10 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     }
     if (c->run.spike.rewind && spike) {
         *undone = true;
-        return undo(t, &f);
+        return undo_steps(t, &f);
     }
     if (spike) {
-        AUTO_FREE char *words = describe(&t->at, &f);
+        AUTO_FREE char *words = describe_finding(&t->at, &f);
         report_event event = event_of(&t->at, &f, "spike");
         log_numbers(t, words);
         training_report_event(t, &event);

@@ -127,7 +127,7 @@ static bool find_bad_rank(verdict *out, training *t, const rank_report *all, con
 
 /* ---- reactions --------------------------------------------------------------------------------------------------- */
 
-static status undo(training *t, const verdict *v)
+static status undo_step(training *t, const verdict *v)
 {
     int64_t from = t->at.step;
     if (comm_rank(t->world) == 0) {
@@ -192,7 +192,7 @@ status training_verify(bool *undone, training *t)
     status s = STATUS_OK;
     *undone = find_bad_rank(&v, t, all, &mine);
     if (*undone) {
-        s = undo(t, &v);
+        s = undo_step(t, &v);
     } else {
         say_price(t, all);
         t->at.past.verified = t->at.step;

@@ -36,7 +36,7 @@ static struct {
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_BOOL_LOCK_FREE == 2,
                "a handler may use lock-free atomics only");
 
-static long long now(void)
+static long long monotonic_nanoseconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -46,7 +46,7 @@ static long long now(void)
 static void on_signal(int number)
 {
     int which = 0, none = 0;
-    long long time = now(), never = 0;
+    long long time = monotonic_nanoseconds(), never = 0;
     while (caught[which].number != number)
         which++;
     if (caught[which].asks == SIGNALS_SAVE) {
@@ -105,7 +105,7 @@ const char *signals_name(void)
 
 void signals_saved(void)
 {
-    atomic_store(&signals.saved, now());
+    atomic_store(&signals.saved, monotonic_nanoseconds());
     atomic_store(&signals.save, false);
 }
 

@@ -115,7 +115,7 @@ static void slot_enter(watchdog_slot *s, incident_phase phase, bool storage, int
     PUT(version, version);
 }
 
-static void note(watchdog *w, const watchdog_position *p)
+static void note_at(watchdog *w, const watchdog_position *p)
 {
     watchdog_position noted = *p;
     noted.peer = p->bytes ? p->peer : -1;
@@ -127,13 +127,13 @@ void watchdog_at(watchdog *w, const watchdog_position *p)
     if (!w)
         return;
     slot_move(&w->slot, p);
-    note(w, p);
+    note_at(w, p);
 }
 
 void watchdog_note(watchdog *w, const watchdog_position *p)
 {
     if (w)
-        note(w, p);
+        note_at(w, p);
 }
 
 void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t step, const char *what)
@@ -141,7 +141,7 @@ void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t ste
     if (!w)
         return;
     slot_enter(&w->slot, phase, storage, step, what);
-    note(w, &(watchdog_position){.step = step, .micro_batch = -1, .action = incident_phase_name(phase), .op = what});
+    note_at(w, &(watchdog_position){.step = step, .micro_batch = -1, .action = incident_phase_name(phase), .op = what});
 }
 
 void watchdog_beside(watchdog *w, const char *what)
@@ -447,7 +447,7 @@ static void alone_turn(watchdog *w, double time)
 /* ---- the thread ---- */
 
 /* Resets all timers: at the start, and after this process itself was stopped. */
-static void forgive(watchdog *w, double time)
+static void reset_timers(watchdog *w, double time)
 {
     w->own.heard = w->own.moved = w->beside.moved = time;
     for (int i = 0; i < watchdog_end_links(w); i++)
@@ -469,12 +469,12 @@ static void take_turn(watchdog *w, double time, bool beats)
         hub_turn(w, time, beats);
 }
 
-static void *watch(void *argument)
+static void *watch_links(void *argument)
 {
     watchdog *w = argument;
     int links = watchdog_end_links(w);
     double last = clock_seconds(), beaten = 0;
-    forgive(w, last);
+    reset_timers(w, last);
     for (bool on = true; on;) {
         double beat = beat_of(w),
                away = watchdog_end_shortest(w) / 2 < AWAY_SECONDS ? watchdog_end_shortest(w) / 2 : AWAY_SECONDS;
@@ -488,7 +488,7 @@ static void *watch(void *argument)
         on = !atomic_load(&w->stopping);
         double time = clock_seconds();
         if (time - last > away + beat) {
-            forgive(w, time);
+            reset_timers(w, time);
             w->woke = time;
         }
         last = time;
@@ -504,19 +504,19 @@ static void *watch(void *argument)
     return NULL;
 }
 
-static status start(watchdog *w)
+static status start_thread(watchdog *w)
 {
     /* signals are for the training thread */
     sigset_t all, before;
     sigfillset(&all);
     atomic_store(&w->stopping, false);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&w->thread, NULL, watch, w);
+    int failed = pthread_create(&w->thread, NULL, watch_links, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed ? status_fail(STATUS_FAILED, "cannot start the watchdog's thread") : STATUS_OK;
 }
 
-static void stop(watchdog *w)
+static void stop_thread(watchdog *w)
 {
     atomic_store(&w->stopping, true);
     if (write(w->pipe[1], "s", 1) == 1)
@@ -533,7 +533,7 @@ static void free_links(watchdog *w)
     w->reports = NULL;
 }
 
-static void release(watchdog *w)
+static void free_watchdog(watchdog *w)
 {
     free_links(w);
     watchdog_scribe_close(w);
@@ -573,9 +573,9 @@ status watchdog_open(watchdog **out, const watchdog_limits *limits, watchdog_wri
     MUST(pipe2(w->pipe, O_CLOEXEC) == 0, "no pipe");
     status s = write_down ? watchdog_scribe_open(w, write_down, context) : STATUS_OK;
     if (s == STATUS_OK)
-        s = start(w);
+        s = start_thread(w);
     if (s != STATUS_OK) {
-        release(w);
+        free_watchdog(w);
         return s;
     }
     *out = w;
@@ -594,11 +594,11 @@ status watchdog_join(watchdog *w, comm *c)
         free(links);
         return s;
     }
-    stop(w);
+    stop_thread(w);
     w->rank = rank;
     take_links(w, ranks, links);
     atomic_store(&w->job, c);
-    return start(w);
+    return start_thread(w);
 }
 
 void watchdog_leave(watchdog *w)
@@ -606,16 +606,16 @@ void watchdog_leave(watchdog *w)
     if (!w || !w->links)
         return;
     watchdog_enter(w, DURING_END, false, watchdog_slot_read(&w->slot).at.step, "leaving the job");
-    stop(w);
+    stop_thread(w);
     free_links(w);
     atomic_store(&w->job, NULL);
-    MUST(start(w) == STATUS_OK, "%s", status_message());
+    MUST(start_thread(w) == STATUS_OK, "%s", status_message());
 }
 
 void watchdog_close(watchdog *w)
 {
     if (!w)
         return;
-    stop(w);
-    release(w);
+    stop_thread(w);
+    free_watchdog(w);
 }

@@ -193,7 +193,7 @@ incident watchdog_end_incident(const watchdog_frame *f, incident_verdict verdict
 
 /* ---- writing it down ---- */
 
-static void *scribe(void *argument)
+static void *run_scribe(void *argument)
 {
     watchdog *w = argument;
     for (;;) {
@@ -213,7 +213,7 @@ status watchdog_scribe_open(watchdog *w, watchdog_write *write, void *context)
     w->scribe.context = context;
     sem_init(&w->scribe.asked, 0, 0);
     sem_init(&w->scribe.done, 0, 0);
-    if (pthread_create(&w->scribe.thread, NULL, scribe, w))
+    if (pthread_create(&w->scribe.thread, NULL, run_scribe, w))
         return status_fail(STATUS_FAILED, "cannot start the watchdog's second thread");
     w->scribe.write = write;
     return STATUS_OK;

@@ -64,7 +64,7 @@ bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f)
 }
 
 /* Ends a received frame's texts, and checks that its indices are within their tables. */
-static bool check(watchdog_frame *f)
+static bool check_frame(watchdog_frame *f)
 {
     char *ends[] = {f->action + sizeof f->action, f->op + sizeof f->op, f->host + sizeof f->host,
                     f->device + sizeof f->device, f->words + sizeof f->words};
@@ -89,7 +89,7 @@ int watchdog_link_receive(watchdog_link *l, watchdog_frame *out)
         if (l->got == sizeof l->in) {
             l->got = 0;
             *out = l->in;
-            return check(out) ? 1 : -1;
+            return check_frame(out) ? 1 : -1;
         }
     }
 }
@@ -233,7 +233,7 @@ static int connect_within(const struct sockaddr_storage *address, int millisecon
     return -1;
 }
 
-static status join(watchdog_link *l, const invitation *to, int rank)
+static status join_launch(watchdog_link *l, const invitation *to, int rank)
 {
     char host[HOST_BYTES];
     identify_host(host);
@@ -279,7 +279,7 @@ status watchdog_link_star(watchdog_link *links, comm *c)
     if (!all.ok)
         s = status_fail(STATUS_FAILED, "the watchdog cannot open a TCP port");
     else if (rank)
-        s = join(&links[0], &all, rank);
+        s = join_launch(&links[0], &all, rank);
     else if (accept_ranks(links, listener, ranks, all.token) < ranks)
         s = status_fail(STATUS_FAILED, "the watchdog was not joined by every rank within %d s", (int)STAR_SECONDS);
     if (listener >= 0)

@@ -22,7 +22,7 @@ bool collective_has_parts(const op *o)
 }
 
 /* The whole of a gather is its output, of a scatter its input. */
-static const tensor *whole(const op *o)
+static const tensor *whole_tensor(const op *o)
 {
     return op_has(o, OP_GATHER) || !o->in[0] ? o->out[0] : o->in[0];
 }
@@ -35,7 +35,7 @@ static int64_t summed_rows(const op *o)
 
 void collective_counts(int64_t *counts, const op *o)
 {
-    int64_t elements = tensor_elements(whole(o)), rows = o->at.rows ? o->at.rows : whole(o)->shape[0];
+    int64_t elements = tensor_elements(whole_tensor(o)), rows = o->at.rows ? o->at.rows : whole_tensor(o)->shape[0];
     int64_t width = rows ? elements / rows : 0;
     for (int i = 0; i < o->at.group_size; i++) {
         int64_t first, count;
@@ -54,13 +54,13 @@ static int64_t row_elements(const tensor *t)
 
 int64_t collective_offset(const op *o)
 {
-    const tensor *x = whole(o);
+    const tensor *x = whole_tensor(o);
     return summed_rows(o) ? o->at.first * row_elements(x) * dtype_bytes((dtype)x->type) : 0;
 }
 
 static int64_t elements_of(const op *o)
 {
-    const tensor *x = whole(o);
+    const tensor *x = whole_tensor(o);
     return summed_rows(o) ? summed_rows(o) * row_elements(x) : tensor_elements(x);
 }
 
@@ -68,7 +68,7 @@ comm_shape collective_shape(const op *o, const int64_t *counts)
 {
     MUST(op_communicates(o), "%s is no communication", op_row_of(o)->name);
     return (comm_shape){.kind = kinds[o->kind],
-                        .type = (dtype)whole(o)->type,
+                        .type = (dtype)whole_tensor(o)->type,
                         .members = o->at.group_size,
                         .me = o->at.group_rank,
                         .count = elements_of(o),

@@ -89,7 +89,7 @@ static flops_layer sum_layer(const recorder *r, int layer)
 }
 
 /* Measures a layer, or the end recorded with it: which = layer or -1. */
-static flops_layer measure(const model_shape *s, int64_t sequence, int layer, int which)
+static flops_layer measure_layer(const model_shape *s, int64_t sequence, int layer, int which)
 {
     RELEASED_BY(pool_free) pool p = {0};
     decoder d;
@@ -106,10 +106,10 @@ void flops_open(flops_model *f, const model_shape *s, int64_t sequence)
     f->per_kind = must_calloc((unsigned long)f->kind_count, sizeof *f->per_kind);
     for (int i = 0; i < s->layers; i++)
         if (f->per_kind[f->kind_of[i]]++ == 0)
-            f->kinds[f->kind_of[i]] = measure(s, sequence, i, i);
-    f->head = measure(s, sequence, s->layers - 1, -1).products;
+            f->kinds[f->kind_of[i]] = measure_layer(s, sequence, i, i);
+    f->head = measure_layer(s, sequence, s->layers - 1, -1).products;
     if (s->mtp_layers > 0) {
-        f->mtp = measure(s, sequence, s->layers - 1, s->layers);
+        f->mtp = measure_layer(s, sequence, s->layers - 1, s->layers);
         f->mtp.products -= f->head;
     }
 }

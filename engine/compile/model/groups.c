@@ -95,7 +95,7 @@ static void look_through(groups *g, const compiled_program *p, const grid *at)
 
 /* True if one communicator may serve both: ops of one queue are ordered anyway, and ops over the whole grid (loss,
  * norm) come when all else is done. */
-static bool serves(const groups_row *a, const groups_row *b)
+static bool may_share(const groups_row *a, const groups_row *b)
 {
     bool ordered = axis_rows[a->a].queue == axis_rows[b->a].queue || a->a == AXIS_GRID || b->a == AXIS_GRID;
     return a->from < 0 && b->from < 0 && a->same_as < 0 && ordered && a->count == b->count &&
@@ -129,7 +129,7 @@ void groups_find(groups *out, const compiled *c)
         }
     for (int i = 0; i < out->count; i++)
         for (int k = 0; k < i && out->row[i].same_as < 0; k++)
-            if (serves(&out->row[k], &out->row[i])) {
+            if (may_share(&out->row[k], &out->row[i])) {
                 out->row[i].same_as = k;
                 out->row[k].use = comm_use_of_both(&out->row[k].use, &out->row[i].use);
             }

@@ -122,7 +122,7 @@ static span piece_span(const storage *s, const parameter_block *q)
     return p;
 }
 
-static bool follows(const span *a, const span *b)
+static bool follows_span(const span *a, const span *b)
 {
     int64_t step = a->at.stride ? a->at.stride : 1;
     return b->first == a->first + a->rows && b->at.stream == a->at.stream &&
@@ -149,7 +149,7 @@ static int find_spans(span **spans, const optimizer_update *u, int64_t first, in
             p.rows = end - p.first;
         if (p.rows <= 0)
             continue;
-        if (count > 0 && follows(&out[count - 1], &p))
+        if (count > 0 && follows_span(&out[count - 1], &p))
             out[count - 1].rows += p.rows;
         else
             out[count++] = p;
@@ -180,7 +180,7 @@ static void append_update(const optimizer_update *u, tensor *x, const span *at, 
     append_op(u->out, PHASE_UPDATE, pool_format(&u->out->pool, "%s/update", s->of->name), &like, 0, NULL);
 }
 
-static void each(const optimizer_update *u)
+static void update_spans(const optimizer_update *u)
 {
     span *at;
     int count = find_spans(&at, u, u->first, u->rows);
@@ -225,7 +225,7 @@ typedef struct orthogonalisation {
 } orthogonalisation;
 
 /* The parameter says along which axis its matrices are divided. */
-static orthogonalisation start(const optimizer_update *of)
+static orthogonalisation start_matrices(const optimizer_update *of)
 {
     const parameter *p = of->s->of;
     orthogonalisation u = {of, pool_format(&of->out->pool, "%s/orthogonalise", p->name), AXIS_COUNT, -1};
@@ -239,18 +239,18 @@ static orthogonalisation start(const optimizer_update *of)
 }
 
 /* Attributes of exchanges between the ranks that divide a matrix. */
-static op_attributes across(const orthogonalisation *u)
+static op_attributes exchange_attributes(const orthogonalisation *u)
 {
     return u->slot < 0 ? (op_attributes){.group_size = 1} : op_along(u->of->c->around.group, u->along);
 }
 
-static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
+static op *make_op(const orthogonalisation *u, const op *like, unsigned outputs)
 {
     return append_op(u->of->out, PHASE_UPDATE, u->label, like, outputs, NULL);
 }
 
 /* m = the mean of gradients; x = the direction */
-static void begin(const orthogonalisation *u, matrix *m)
+static void begin_matrix(const orthogonalisation *u, matrix *m)
 {
     const optimizer_update *of = u->of;
     span *at;
@@ -269,7 +269,7 @@ static void begin(const orthogonalisation *u, matrix *m)
             .at = at[i].at};
         like.at.nesterov = of->c->options.optimizer.nesterov;
         like.at.rounding_site = ROUNDING_SITE_MOMENTUM;
-        make(u, &like, 0);
+        make_op(u, &like, 0);
     }
 }
 
@@ -281,16 +281,16 @@ static bool takes_rows(const orthogonalisation *u, const matrix *m)
 }
 
 /* Appends x x^T, or x^T x: a sum over the ranks that divide the other side; copies are not added again. */
-static tensor *gram(const orthogonalisation *u, const matrix *m)
+static tensor *append_gram(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
     bool rows = takes_rows(u, m);
-    op_attributes at = across(u);
+    op_attributes at = exchange_attributes(u);
     const owner_rows added = owner_rows_of(u->of->c->around.group, u->of->s, OWNER_ADDS);
     bool copy = at.group_size > 1 && m->first >= added.first + added.rows;
     tensor *part;
     if (rows && !copy && m->rows > 0) {
-        part = make(u, &(op){.kind = OP_linear, .in = {m->x, m->x}}, 1)->out[0];
+        part = make_op(u, &(op){.kind = OP_linear, .in = {m->x, m->x}}, 1)->out[0];
     } else {
         const int64_t n = rows ? m->rows : p->columns;
         part = pool_alloc(&u->of->out->pool, sizeof *part);
@@ -301,37 +301,37 @@ static tensor *gram(const orthogonalisation *u, const matrix *m)
         op like = {.kind = OP_linear_grad_weight, .in = {m->x, m->x}, .out = {part}};
         if (copy || m->rows == 0)
             like = (op){.kind = OP_zero, .out = {part}};
-        make(u, &like, 0);
+        make_op(u, &like, 0);
     }
     if (at.group_size == 1)
         return part;
-    return make(u, &(op){.kind = OP_all_reduce, .in = {part}, .at = at}, 1)->out[0];
+    return make_op(u, &(op){.kind = OP_all_reduce, .in = {part}, .at = at}, 1)->out[0];
 }
 
 /* x = (a I + b G + c G^2) x, or x (a I + b G + c G^2); the first time x / |x| in x's place. */
-static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first)
+static void improve_matrix(const orthogonalisation *u, matrix *m, tensor *g, bool first)
 {
     tensor *scale = NULL;
     if (first) {
-        op *o = make(u, &(op){.kind = OP_muon_scale, .in = {g}, .at.epsilon = MUON_EPSILON}, 3);
+        op *o = make_op(u, &(op){.kind = OP_muon_scale, .in = {g}, .at.epsilon = MUON_EPSILON}, 3);
         g = o->out[0];
         scale = o->out[1];
     }
-    tensor *square = make(u, &(op){.kind = OP_linear, .in = {g, g}}, 1)->out[0];
-    tensor *p = make(u, &(op){.kind = OP_muon_polynomial, .in = {g, square, scale}}, 1)->out[0];
+    tensor *square = make_op(u, &(op){.kind = OP_linear, .in = {g, g}}, 1)->out[0];
+    tensor *p = make_op(u, &(op){.kind = OP_muon_polynomial, .in = {g, square, scale}}, 1)->out[0];
     if (m->rows == 0)
         return;
     if (takes_rows(u, m)) {
-        m->x = make(u, &(op){.kind = OP_linear_grad_input, .in = {p, m->x}}, 1)->out[0];
+        m->x = make_op(u, &(op){.kind = OP_linear_grad_input, .in = {p, m->x}}, 1)->out[0];
         return;
     }
     if (u->slot >= 0 && m->x->place.along[u->slot].kind == PLACE_SHARD) /* each rank's rows take the same matrix */
-        p = make(u, &(op){.kind = OP_copy_to_shards, .in = {p}, .at = across(u)}, 1)->out[0];
-    m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
+        p = make_op(u, &(op){.kind = OP_copy_to_shards, .in = {p}, .at = exchange_attributes(u)}, 1)->out[0];
+    m->x = make_op(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 
 /* The learning rate's factor from a matrix's shape: PyTorch's two rules. */
-static float adjust(const compiled *c, const matrix *m)
+static float rate_factor(const compiled *c, const matrix *m)
 {
     double a = (double)m->global[0], b = (double)m->global[1];
     if (c->options.optimizer.adjust == CONFIG_ADJUST_RMS)
@@ -340,20 +340,20 @@ static float adjust(const compiled *c, const matrix *m)
 }
 
 /* Updates the matrices of one parameter step by step, so that one's sum travels while another is multiplied. */
-static void orthogonal(const optimizer_update *of)
+static void update_matrices(const optimizer_update *of)
 {
     const parameter *p = of->s->of;
-    orthogonalisation u = start(of);
+    orthogonalisation u = start_matrices(of);
     matrix *m = pool_alloc(&of->out->pool, (size_t)p->piece_count * sizeof *m);
     tensor **g = pool_alloc(&of->out->pool, (size_t)p->piece_count * sizeof *g);
     int count = find_matrices(m, p);
     for (int i = 0; i < count; i++)
-        begin(&u, &m[i]);
+        begin_matrix(&u, &m[i]);
     for (int iteration = 0; iteration < MUON_ITERATIONS; iteration++) {
         for (int i = 0; i < count; i++)
-            g[i] = gram(&u, &m[i]);
+            g[i] = append_gram(&u, &m[i]);
         for (int i = 0; i < count; i++)
-            improve(&u, &m[i], g[i], iteration == 0);
+            improve_matrix(&u, &m[i], g[i], iteration == 0);
     }
     tensor *factors = qk_clip_factors(of->out, of->c, of->s, of->max_logits);
     for (int i = 0; i < count; i++) {
@@ -361,14 +361,14 @@ static void orthogonal(const optimizer_update *of)
         int spans = m[i].rows > 0 ? find_spans(&at, of, m[i].first, m[i].rows) : 0;
         for (int k = 0; k < spans; k++)
             append_update(of, append_rows(of->out, m[i].x, at[k].first - m[i].first, at[k].rows), &at[k],
-                          adjust(of->c, &m[i]), factors);
+                          rate_factor(of->c, &m[i]), factors);
     }
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
 enum { ELEMENTS, MATRICES };
-static void (*const appends[])(const optimizer_update *u) = {[ELEMENTS] = each, [MATRICES] = orthogonal};
+static void (*const appends[])(const optimizer_update *u) = {[ELEMENTS] = update_spans, [MATRICES] = update_matrices};
 
 static const optimizer rows[] = {
 #define OPTIMIZER(name_, takes_, rest_, ...)                                                                           \

@@ -47,7 +47,7 @@ bool storage_divides(const compile_options *o, tensor_class class)
     return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && storage_shares(o->layout.zero, class);
 }
 
-static bool shares(const compiled *c, const parameter *p, tensor_class class)
+static bool is_shared(const compiled *c, const parameter *p, tensor_class class)
 {
     return !p->counted && replicas_of(c, p) > 1 && storage_divides(&c->options, class);
 }
@@ -59,7 +59,7 @@ int storage_level(const compile_options *o)
 
 static bool shards_gradient(const compiled *c, const parameter *p)
 {
-    return shares(c, p, CLASS_GRADIENT) && c->options.layout.zero_reduce == CONFIG_EACH_MICRO_BATCH;
+    return is_shared(c, p, CLASS_GRADIENT) && c->options.layout.zero_reduce == CONFIG_EACH_MICRO_BATCH;
 }
 
 /* ---- ownership --------------------------------------------------------------------------------------------------- */
@@ -78,14 +78,14 @@ static owned rows_of_owner(const parameter *p, int owner, int me, int ranks)
 }
 
 /* Returns replica `me`'s share of a parameter. */
-static owned divide(const compiled *c, const parameter *p, int me)
+static owned divide_parameter(const compiled *c, const parameter *p, int me)
 {
-    if (!shares(c, p, CLASS_OPTIMIZER))
+    if (!is_shared(c, p, CLASS_OPTIMIZER))
         return (owned){.owner = -1, .rows = p->rows};
     return rows_of_owner(p, c->owners[p->number], me, replicas_of(c, p));
 }
 
-static bool compresses(const compiled *c, const parameter *p)
+static bool is_compressed(const compiled *c, const parameter *p)
 {
     return c->options.compress.kind != COMPRESS_NONE && c->options.train && p->shares < 0 && !p->counted &&
            replicas_of(c, p) > 1;
@@ -95,8 +95,8 @@ static bool compresses(const compiled *c, const parameter *p)
 static owned divide_sum(const compiled *c, const parameter *p, int me)
 {
     int ranks = replicas_of(c, p);
-    if (shares(c, p, CLASS_OPTIMIZER))
-        return divide(c, p, me);
+    if (is_shared(c, p, CLASS_OPTIMIZER))
+        return divide_parameter(c, p, me);
     return rows_of_owner(p, p->vector || p->rows < ranks ? p->number % ranks : -1, me, ranks);
 }
 
@@ -117,7 +117,7 @@ static void assign_owners(int *owners, const compiled *c, axis along)
     AUTO_FREE int64_t *load = must_calloc((unsigned long)ranks + 1, sizeof *load);
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        if (p->replicas == along && shares(c, p, CLASS_OPTIMIZER) && optimizer_whole(&c->options, p))
+        if (p->replicas == along && is_shared(c, p, CLASS_OPTIMIZER) && optimizer_whole(&c->options, p))
             whole[count++] = p;
     }
     qsort(whole, (size_t)count, sizeof *whole, compare_sizes);
@@ -138,7 +138,7 @@ static const int *choose_owners(compiled *c)
         owners[i] = -1;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        if (p->vector && shares(c, p, CLASS_OPTIMIZER))
+        if (p->vector && is_shared(c, p, CLASS_OPTIMIZER))
             owners[p->number] = p->number % replicas_of(c, p);
     }
     for (axis a = 0; a < AXIS_COUNT; a++)
@@ -147,7 +147,7 @@ static const int *choose_owners(compiled *c)
     return owners;
 }
 
-static int64_t aligned(int64_t bytes)
+static int64_t align_bytes(int64_t bytes)
 {
     return (bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
 }
@@ -157,19 +157,19 @@ static int64_t owned_bytes(const compiled *c, const parameter *p, const grid *of
 {
     const compile_options *o = &c->options;
     int me = grid_index(of, p->replicas);
-    int64_t elements = divide(c, p, me).rows * p->columns, bytes = 0;
+    int64_t elements = divide_parameter(c, p, me).rows * p->columns, bytes = 0;
     if (shards_gradient(c, p))
-        bytes += aligned(elements * dtype_bytes(DTYPE_FP32));
+        bytes += align_bytes(elements * dtype_bytes(DTYPE_FP32));
     if (p->shares >= 0 || p->counted)
         return bytes;
     if (!optimizer_offloads(o, p)) {
-        bytes += optimizer_states(optimizer_of(o, p)) * aligned(elements * dtype_bytes(optimizer_state_type(o)));
-        bytes += aligned(elements * (optimizer_has_master(o) ? dtype_bytes(c->options.optimizer.master) : 0));
+        bytes += optimizer_states(optimizer_of(o, p)) * align_bytes(elements * dtype_bytes(optimizer_state_type(o)));
+        bytes += align_bytes(elements * (optimizer_has_master(o) ? dtype_bytes(c->options.optimizer.master) : 0));
     }
-    if (shares(c, p, CLASS_WEIGHT))
-        bytes += aligned(elements * dtype_bytes(precision_compute(o->precision)));
-    if (compresses(c, p) && !shares(c, p, CLASS_OPTIMIZER))
-        bytes += aligned(divide_sum(c, p, me).rows * p->columns * dtype_bytes(DTYPE_FP32));
+    if (is_shared(c, p, CLASS_WEIGHT))
+        bytes += align_bytes(elements * dtype_bytes(precision_compute(o->precision)));
+    if (is_compressed(c, p) && !is_shared(c, p, CLASS_OPTIMIZER))
+        bytes += align_bytes(divide_sum(c, p, me).rows * p->columns * dtype_bytes(DTYPE_FP32));
     return bytes;
 }
 
@@ -186,8 +186,8 @@ int64_t storage_feedback_bytes(const compiled *c)
     int64_t bytes = 0;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        bytes += s->feedback ? aligned(tensor_bytes(s->feedback)) : 0;
-        bytes += s->feedback_sum ? aligned(tensor_bytes(s->feedback_sum)) : 0;
+        bytes += s->feedback ? align_bytes(tensor_bytes(s->feedback)) : 0;
+        bytes += s->feedback_sum ? align_bytes(tensor_bytes(s->feedback_sum)) : 0;
     }
     return bytes;
 }
@@ -249,7 +249,7 @@ static storage describe_shared(compiled *c, const parameter *p, const storage *o
 
 static void describe_feedback(compiled *c, storage *s)
 {
-    if (!compresses(c, s->of))
+    if (!is_compressed(c, s->of))
         return;
     owned sum = divide_sum(c, s->of, c->around.group[s->of->replicas].rank);
     s->sum_owner = sum.owner;
@@ -280,13 +280,13 @@ static storage describe_parameter(compiled *c, const parameter *p)
     const compile_options *o = &c->options;
     if (p->counted)
         return describe_counted(c, p);
-    owned own = divide(c, p, c->around.group[p->replicas].rank);
+    owned own = divide_parameter(c, p, c->around.group[p->replicas].rank);
     storage s = {.of = p,
-                 .divided = shares(c, p, CLASS_OPTIMIZER),
+                 .divided = is_shared(c, p, CLASS_OPTIMIZER),
                  .owner = own.owner,
                  .own_first = own.first,
                  .own_rows = own.rows,
-                 .shard_weight = shares(c, p, CLASS_WEIGHT),
+                 .shard_weight = is_shared(c, p, CLASS_WEIGHT),
                  .shard_gradient = shards_gradient(c, p),
                  .states = optimizer_states(optimizer_of(o, p))};
     const placements place = s.divided ? place_divided(c, p, p->place, s.owner) : p->place;
@@ -427,9 +427,9 @@ void storage_describe(compiled *c)
         describe_states(c, &c->model.chunks[0]);
 }
 
-static void place(compiled *c, tensor *t)
+static void place_tensor(compiled *c, tensor *t)
 {
-    int64_t bytes = aligned(tensor_bytes(t));
+    int64_t bytes = align_bytes(tensor_bytes(t));
     if (t->class == CLASS_HOST) {
         t->address = TENSOR_HOST + c->pinned_bytes;
         c->pinned_bytes += bytes;
@@ -450,7 +450,7 @@ static void place_sharer(compiled *c, const storage *s)
         s->weight->address = of->weight->address;
     if (!c->options.train)
         return;
-    place(c, s->gradient);
+    place_tensor(c, s->gradient);
     s->own_gradient->address = s->gradient->address + s->own_gradient->offset;
 }
 
@@ -460,33 +460,33 @@ static void place_parameter(compiled *c, const storage *s)
         place_sharer(c, s);
         return;
     }
-    place(c, s->shard_weight ? s->shard : s->weight);
+    place_tensor(c, s->shard_weight ? s->shard : s->weight);
     s->own_weight->address = s->own_weight->base->address + s->own_weight->offset;
     if (!c->options.train)
         return;
-    place(c, s->gradient);
+    place_tensor(c, s->gradient);
     s->own_gradient->address = s->gradient->address + s->own_gradient->offset;
     if (s->master != s->own_weight)
-        place(c, s->master);
+        place_tensor(c, s->master);
     for (int i = 0; i < s->states; i++)
-        place(c, s->state[i]);
+        place_tensor(c, s->state[i]);
     if (s->feedback)
-        place(c, s->feedback);
+        place_tensor(c, s->feedback);
     if (s->feedback_sum)
-        place(c, s->feedback_sum);
+        place_tensor(c, s->feedback_sum);
 }
 
 void storage_place(compiled *c)
 {
     for (int i = 0; i < INPUT_COUNT; i++)
-        place(c, c->values.ids[i]);
+        place_tensor(c, c->values.ids[i]);
     c->batch_bytes = c->persistent_bytes;
     for (int i = 0; i < VALUE_COUNT; i++)
-        place(c, c->values.value[i]);
+        place_tensor(c, c->values.value[i]);
     c->mirror_bytes = c->persistent_bytes;
-    c->pinned_bytes = aligned(c->mirror_bytes + (c->options.train ? c->batch_bytes : 0));
+    c->pinned_bytes = align_bytes(c->mirror_bytes + (c->options.train ? c->batch_bytes : 0));
     for (int i = 0; i < c->state_count; i++)
-        place(c, c->values.states[i]);
+        place_tensor(c, c->values.states[i]);
     for (int i = 0; i < c->model.parameter_count; i++)
         place_parameter(c, &c->storage[c->model.parameters[i]->number]);
 }

@@ -17,14 +17,14 @@ typedef struct span {
     int64_t operand;    /* index of the operand */
 } span;
 
-static tensor *operand(const op *o, int k)
+static tensor *operand_at(const op *o, int k)
 {
     return k < OP_MAX_IN ? o->in[k] : o->out[k - OP_MAX_IN];
 }
 
 static tensor *root_of(const op *o, int k)
 {
-    tensor *t = operand(o, k);
+    tensor *t = operand_at(o, k);
     while (t && t->base)
         t = t->base;
     return t;
@@ -63,7 +63,7 @@ static int *order_objects(const program *list, int *count)
         tensor *t = root_of(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
         of[i] = -1;
         if (t && tensor_persistent(t)) {
-            t = operand(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
+            t = operand_at(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
             spans[persistent++] = (span){t->address, t->address + tensor_bytes(t), i};
         } else if (t) {
             t->id = -1; /* its id is the program's own, and free to reuse by now */
@@ -99,7 +99,7 @@ static bool is_operand(const op *o, int k)
     return (k < OP_MAX_IN ? o->in[k] : o->out[k - OP_MAX_IN]) != NULL;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_found(const void *a, const void *b)
 {
     const op *x = ((const found *)a)->of, *y = ((const found *)b)->of;
     return x != y ? ((uintptr_t)x < (uintptr_t)y ? -1 : 1) : 0;
@@ -151,14 +151,14 @@ static found *look_through(const program *list)
         all[i].at = i;
         note_operands(&all[i], &c, &of[(int64_t)i * ORDER_OPERANDS]);
     }
-    qsort(all, (size_t)list->count, sizeof *all, compare);
+    qsort(all, (size_t)list->count, sizeof *all, compare_found);
     free(c.written);
     free(c.read);
     free(of);
     return all;
 }
 
-static status refuse(const found *x, const found *y, const char *what)
+static status refuse_order(const found *x, const found *y, const char *what)
 {
     char text[200];
     return status_fail(STATUS_FAILED, "op %d (%s), which was at %d: %s", y->at, op_text(text, sizeof text, x->of),
@@ -168,17 +168,17 @@ static status refuse(const found *x, const found *y, const char *what)
 static status compare_rows(const found *x, const found *y)
 {
     if (x->of != y->of)
-        return refuse(x, y, "it is missing, or in the list twice");
+        return refuse_order(x, y, "it is missing, or in the list twice");
     for (int k = 0; k < ORDER_OPERANDS; k++)
         if (x->written[k] != y->written[k])
-            return refuse(x, y, k < OP_MAX_IN ? "reads another value" : "writes in another turn");
+            return refuse_order(x, y, k < OP_MAX_IN ? "reads another value" : "writes in another turn");
     for (int k = 0; k < OP_MAX_OUT; k++)
         if (x->read[k] != y->read[k])
-            return refuse(x, y, "overwrites what is still to be read");
+            return refuse_order(x, y, "overwrites what is still to be read");
     if (x->messages != y->messages)
-        return refuse(x, y, "has passed a message between stages");
+        return refuse_order(x, y, "has passed a message between stages");
     if (x->launched != y->launched)
-        return refuse(x, y, "is launched in another turn");
+        return refuse_order(x, y, "is launched in another turn");
     return STATUS_OK;
 }
 
@@ -287,7 +287,7 @@ void order_join(program *list, const program *whole)
  * - After a gather: by rows. A rank has its own rows before anything travels, and computes them first.
  */
 
-static void append(compiled_program *out, const op *like, unsigned made)
+static void append_op_like(compiled_program *out, const op *like, unsigned made)
 {
     program_append(&out->list, op_make(&out->pool, like, made, NULL));
 }
@@ -303,9 +303,9 @@ static tensor *append_columns(compiled_program *out, const op *product, const op
     op part = *product, sums = *scatter;
     part.out[0] = sums.out[0] = NULL;
     order_cut(out, &part, PRODUCT_N, first, count);
-    append(out, &part, 1);
+    append_op_like(out, &part, 1);
     sums.in[0] = last_output(out);
-    append(out, &sums, 1);
+    append_op_like(out, &sums, 1);
     out->tensors += 2;
     return last_output(out);
 }
@@ -325,7 +325,7 @@ static void cut_columns(compiled_program *out, const op *product, const op *scat
         copy.at = (op_attributes){0};
         copy.in[0] = sums[i];
         copy.out[0] = order_part(out, whole, 1, i * each, sums[i]->shape[1]);
-        append(out, &copy, 0);
+        append_op_like(out, &copy, 0);
     }
 }
 
@@ -343,7 +343,7 @@ static void append_rows(compiled_program *out, const op *product, const tensor *
         part.in[0]->address = own->address;
         part.in[0]->class = own->class;
     }
-    append(out, &part, 0);
+    append_op_like(out, &part, 0);
 }
 
 static void cut_rows(compiled_program *out, const op *gather, const op *product)
@@ -437,7 +437,7 @@ typedef struct orderer {
 } orderer;
 
 /* True if one of two ops writes an object that the other reads or writes. */
-static bool conflict(const orderer *o, int one, int other)
+static bool ops_conflict(const orderer *o, int one, int other)
 {
     const uses *a = &o->uses[one], *b = &o->uses[other];
     if (!(a->written & b->all) && !(b->written & a->all))
@@ -468,7 +468,7 @@ static uses *find_uses(const program *list)
 #define STAYS(i)  (2 * (i) + 1)
 #define BEFORE(i) (2 * (i))
 
-static void rearrange(orderer *o, const int *place)
+static void rearrange_ops(orderer *o, const int *place)
 {
     int n = o->list->count, at = 0;
     unsigned long count = (unsigned long)n;
@@ -502,7 +502,7 @@ static int *as_it_is(const orderer *o)
 /* ---- launches --------------------------------------------------------------------------------------------------- */
 
 /* Returns the earliest place of the launch `at`. */
-static int earliest(const orderer *o, int at)
+static int earliest_place(const orderer *o, int at)
 {
     const op *launch = o->list->ops[at];
     int to = at;
@@ -511,7 +511,7 @@ static int earliest(const orderer *o, int at)
         bool communicates = op_communicates(above);
         if (op_waits(above) || (communicates && axis_between_stages((axis)above->at.axis)) || /* crosses stages */
             (is_collective(above) && (axis_rows[above->at.axis].queue == axis_rows[launch->at.axis].queue)) ||
-            conflict(o, to - 1, at))
+            ops_conflict(o, to - 1, at))
             break;
         to--;
     }
@@ -535,7 +535,7 @@ typedef struct filler {
     bool *bare;    /* [ops], or NULL: marks launches with no long op before the op that needs them */
 } filler;
 
-static void forget(filler *f, int which)
+static void drop_product(filler *f, int which)
 {
     f->count--;
     for (int i = which; i < f->count; i++)
@@ -549,7 +549,7 @@ static bool ends_bare(filler *f, int at)
     int kept = 0;
     for (int i = 0; i < f->under_way; i++) {
         int launch = f->launched[i];
-        if (!conflict(f->o, launch, at)) {
+        if (!ops_conflict(f->o, launch, at)) {
             f->launched[kept++] = launch;
             continue;
         }
@@ -561,13 +561,13 @@ static bool ends_bare(filler *f, int at)
     return bare;
 }
 
-static void pass(filler *f, int at)
+static void pass_op(filler *f, int at)
 {
     const op *o = f->o->list->ops[at];
     /* Op `at` must find its operands done: products that it may not precede no longer move. */
     for (int i = f->count - 1; i >= 0; i--)
-        if (conflict(f->o, f->free[i], at))
-            forget(f, i);
+        if (ops_conflict(f->o, f->free[i], at))
+            drop_product(f, i);
     if (ends_bare(f, at) && f->count > 0) {
         f->place[f->free[--f->count]] = BEFORE(at);
         f->last_long = at - 1;
@@ -576,7 +576,7 @@ static void pass(filler *f, int at)
         f->launched[f->under_way++] = at;
     } else if (product_is_free(o)) {
         if (f->count == f->window)
-            forget(f, 0);
+            drop_product(f, 0);
         f->free[f->count++] = at;
     } else if (is_long(o)) {
         f->last_long = at;
@@ -589,8 +589,8 @@ static void fill_gaps(orderer *o, int window)
     filler f = {.o = o, .window = window, .place = as_it_is(o), .last_long = -1};
     f.launched = must_alloc((unsigned long)n * sizeof *f.launched);
     for (int i = 0; i < n; i++)
-        pass(&f, i);
-    rearrange(o, f.place);
+        pass_op(&f, i);
+    rearrange_ops(o, f.place);
     free(f.launched);
     free(f.place);
 }
@@ -665,10 +665,10 @@ void order_list(program *list, compile_order how)
     AUTO_FREE int *place = as_it_is(&o);
     for (int i = 0; i < o.list->count; i++)
         if (is_collective(o.list->ops[i])) {
-            int to = earliest(&o, i);
+            int to = earliest_place(&o, i);
             place[i] = to < i ? BEFORE(to) : STAYS(i);
         }
-    rearrange(&o, place);
+    rearrange_ops(&o, place);
     if (how != ORDER_EARLY && how != ORDER_EARLY_PARTS)
         fill_gaps(&o, is_halved(how) ? WINDOW_HALVED : WINDOW_FILLED);
     free(o.uses);

@@ -20,7 +20,7 @@ const char *const load_words[LOAD_KINDS] = {"balanced", "lognormal", "trace"};
 /* ---- laws -------------------------------------------------------------------------------------------------------- */
 
 /* A standard normal number of its own for each draw, layer and expert (Box and Muller). */
-static double normal(int draw, int layer, int expert)
+static double draw_normal(int draw, int layer, int expert)
 {
     const uint32_t counter[4] = {(uint32_t)expert, (uint32_t)layer, (uint32_t)draw, 0}, key[2] = {28, 0};
     uint32_t word[4];
@@ -127,7 +127,7 @@ status load_open(load_law *out, const char *text, const model_shape *shape)
             for (int l = 0; l < out->layers; l++) {
                 double *share = shares_at(out, d, l);
                 for (int e = 0; e < out->experts; e++)
-                    share[e] = exp(out->sigma * normal(d, l, e));
+                    share[e] = exp(out->sigma * draw_normal(d, l, e));
                 scale_to_one(share, out->experts);
             }
         return STATUS_OK;

@@ -252,7 +252,7 @@ static void estimate_candidates(bool *may, search_layout *layouts, int count, se
 }
 
 /* Estimates, and sorts the layouts that may fit, the best first; *least: the one that needs least memory. */
-static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
+static int estimate_layouts(search_layout *layouts, int count, search_layout *least, const search_terms *t)
 {
     search_estimate *e = search_estimate_open(t->config, t->prices, t->backend, t->law);
     AUTO_FREE bool *may = must_calloc((unsigned long)count + 1, sizeof *may);
@@ -293,7 +293,7 @@ static bool is_known(const search *among, const search_layout *l)
     return known;
 }
 
-static status exact(search_result *out, const search_terms *t, const search_layout *l, const search *known)
+static status plan_layout(search_result *out, const search_terms *t, const search_layout *l, const search *known)
 {
     config c = search_configuration(t->config, l, search_budget(t, l));
     grid g;
@@ -327,7 +327,7 @@ static status exact(search_result *out, const search_terms *t, const search_layo
 
 status search_exact(search_result *out, const search_terms *t, const search_layout *l)
 {
-    return exact(out, t, l, NULL);
+    return plan_layout(out, t, l, NULL);
 }
 
 static int by_seconds(const void *a, const void *b)
@@ -381,7 +381,7 @@ static int family_of(tries *t, const search_layout *l)
     return i;
 }
 
-static double corrected(const tries *t, int layout)
+static double corrected_seconds(const tries *t, int layout)
 {
     double ratio = t->families[t->family_at[layout]].ratio, seconds = t->layouts[layout].seconds;
     return ratio > 0 ? seconds * ratio : seconds;
@@ -393,7 +393,7 @@ static int best_left(const tries *t, double enough)
     int best = -1;
     for (int i = 0; i < t->count && t->layouts[i].seconds <= enough; i++)
         if (!t->taken[i] && t->families[t->family_at[i]].of_round < SAME_FAMILY &&
-            (best < 0 || corrected(t, i) < corrected(t, best)))
+            (best < 0 || corrected_seconds(t, i) < corrected_seconds(t, best)))
             best = i;
     return best;
 }
@@ -455,7 +455,7 @@ static void play_round(search *out, tries *all, const search_terms *t, const sea
     }
 #pragma omp parallel for schedule(dynamic, 1)
     for (int k = 0; k < count; k++)
-        ok[order[k]] = exact(&round[order[k]], t, &these[order[k]], out);
+        ok[order[k]] = plan_layout(&round[order[k]], t, &these[order[k]], out);
     out->results = must_realloc(out->results, (unsigned long)(out->count + count) * sizeof *out->results);
     for (int i = 0; all && i < count; i++)
         if (ok[i] == STATUS_OK && these[i].seconds > 0) {
@@ -475,7 +475,7 @@ static void play_round(search *out, tries *all, const search_terms *t, const sea
 }
 
 /* The number of exact programs depends on the layout that seems best, not on a clock: the same on every machine. */
-static int programs(const search_terms *t, const search_layout *best)
+static int count_programs(const search_terms *t, const search_layout *best)
 {
     int64_t most = SEARCH_WORK / ((int64_t)t->config->model.shape.layers * search_microbatches(t->config, best));
     return most < SEARCH_LEAST ? SEARCH_LEAST : most > SEARCH_MOST ? SEARCH_MOST : (int)most;
@@ -544,7 +544,7 @@ static void play_best(search *out, const search_terms *t, search_layout *layouts
     int named = 0;
     while (named < count && !is_found(&layouts[named]))
         named++;
-    int most = t->most || !named ? t->most : programs(t, &layouts[0]);
+    int most = t->most || !named ? t->most : count_programs(t, &layouts[0]);
     int shown = most < count ? most : count, share = most / SEARCH_FOUND; /* programs left to found schedules */
     int found = named == count ? 0 : share > 2 ? share : most > 2 ? 2 : 0;
     tries all = {.layouts = layouts, .count = named};
@@ -568,7 +568,7 @@ status search_run(search *out, const search_terms *t)
     if (t->config->model.shape.layers < 4)
         return status_fail(STATUS_USAGE, "a search needs model.layers of at least 4");
     out->layouts = search_all(&layouts, t);
-    out->within = estimate(layouts, out->layouts, &least, t);
+    out->within = estimate_layouts(layouts, out->layouts, &least, t);
     play_best(out, t, layouts, out->within);
     free(layouts);
     if (out->count || !least.micro_batch)

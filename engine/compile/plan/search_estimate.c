@@ -157,8 +157,8 @@ static double update_seconds(const search_estimate *e, const compiled *c)
 }
 
 /* Measures a program; `plain` is it in an order that holds no tensor longer than it must. */
-static void measure(part *out, const search_estimate *e, const compiled *c, const compiled_program *plain,
-                    const timing *p)
+static void measure_program(part *out, const search_estimate *e, const compiled *c, const compiled_program *plain,
+                            const timing *p)
 {
     const program *list = &c->training.list;
     for (int i = 0; i < PHASE_COUNT; i++)
@@ -210,7 +210,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     TRY(timing_run(&p));
     TRY(compile_program_training(&plain, &made, &(compile_keep){.how = l->recompute, .order = ORDER_EARLY},
                                  PROBED_MICRO_BATCHES, true));
-    measure(out, e, &made, &plain, &p);
+    measure_program(out, e, &made, &plain, &p);
     return STATUS_OK;
 }
 
@@ -364,7 +364,7 @@ static part ends_of(const search_estimate *e, const search_layout *l, const prob
 }
 
 /* Layers of each chunk of the model, as they will be divided: costs in units of a layer of the first kind. */
-static status divide(int *layers, const search_estimate *e, const search_layout *l, const probe *p)
+static status divide_layers(int *layers, const search_estimate *e, const search_layout *l, const probe *p)
 {
     int count = e->of->model.shape.layers;
     double unit = seconds_of(&p->kinds[0]);
@@ -509,7 +509,7 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
                                 simulate_cost *costs)
 {
     simulation sim;
-    TRY(divide(layers, e, l, p));
+    TRY(divide_layers(layers, e, l, p));
     TRY(find_schedule(e, l, search_microbatches(e->of, l)));
     cost_chunks(costs, e, layers, l, p);
     double held = 0; /* the kind that holds most keeps this part of its bytes between a backward pass's halves */

@@ -143,7 +143,7 @@ int unroll_bodies(const compiled *c)
 }
 
 /* Activations between two chunks, or their cotangent, with a placement along the stages. */
-static tensor *between(recorder *r, const compiled *c, const char *name, placement along_stages, bool cotangent)
+static tensor *chunk_boundary(recorder *r, const compiled *c, const char *name, placement along_stages, bool cotangent)
 {
     int64_t shape[] = {tokens_count(&c->options).between, c->model.shape.hidden_size};
     placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
@@ -152,13 +152,13 @@ static tensor *between(recorder *r, const compiled *c, const char *name, placeme
 }
 
 /* Goes backward from all outputs, with cotangents of other bodies, or from the losses if there is no output. */
-static void differentiate(recorded *out, const compiled *c, placement along_stages)
+static void record_backward(recorded *out, const compiled *c, placement along_stages)
 {
     recorder *r = &out->r;
     recorded_ends *first = &out->of[0], *second = &out->of[1];
     for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++)
         if (out->of[pass].output)
-            out->of[pass].output_cotangent = between(r, c, "cotangent", along_stages, true);
+            out->of[pass].output_cotangent = chunk_boundary(r, c, "cotangent", along_stages, true);
     if (second->output)
         recorder_begin_at(r, second->output, second->output_cotangent);
     first->input_cotangent = recorder_differentiate(r, first->input, first->output, first->output_cotangent);
@@ -173,7 +173,7 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     const decoder_chunk *d = &c->model.chunks[chunk];
     tensor *inputs[LAYER_HEAD_PASSES] = {0}, *outputs[LAYER_HEAD_PASSES];
     if (!d->has_embedding || c->model.vocabulary)
-        inputs[0] = between(r, c, "input", place_replicate(), false);
+        inputs[0] = chunk_boundary(r, c, "input", place_replicate(), false);
     if (c->options.decode_samples && d->has_loss) {
         op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, inputs[0])}};
         recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->values.logits});
@@ -181,12 +181,12 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
         return;
     }
     if (d->has_loss && passes_of(c, r) > 1)
-        inputs[1] = between(r, c, "next tokens", place_replicate(), false);
+        inputs[1] = chunk_boundary(r, c, "next tokens", place_replicate(), false);
     decoder_forward(r, outputs, &c->model, chunk, &in, inputs);
     for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++)
         out->of[pass] = (recorded_ends){.input = inputs[pass], .output = outputs[pass]};
     if (training)
-        differentiate(out, c, place_replicate());
+        record_backward(out, c, place_replicate());
 }
 
 /* Forward: records the statistics of this stage's logits. Backward: from all stages' ones, the loss and its
@@ -199,7 +199,7 @@ static void record_head(recorded *out, const compiled *c)
     head_pass h[LAYER_HEAD_PASSES];
     for (int pass = 0; pass < passes_of(c, r); pass++) {
         recorder_layer(r, pass ? c->model.shape.layers : -1);
-        out->of[pass].input = between(r, c, "input", place_shared(), false);
+        out->of[pass].input = chunk_boundary(r, c, "input", place_shared(), false);
         h[pass] = layer_head(r, l, &in, pass, out->of[pass].input);
         out->of[pass].output = h[pass].statistics;
     }
@@ -240,7 +240,7 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
         for (int pass = 0; pass < passes_of(c, r); pass++)
             out->of[pass].output = decoder_embed(r, &c->model, pass, &in);
         if (what->training)
-            differentiate(out, c, place_partial());
+            record_backward(out, c, place_partial());
     } else {
         record_forward(out, c, what->chunk, what->training);
     }
@@ -271,7 +271,7 @@ typedef struct unroller {
 } unroller;
 
 /* The chunk of this stage that is `by` further along the model; -1: it is on another stage, or there is none. */
-static int neighbour(const compiled *c, int chunk, int by)
+static int chunk_neighbour(const compiled *c, int chunk, int by)
 {
     chunk_map map = compile_chunks(&c->options);
     int stage = c->options.grid.at[GRID_PIPELINE], g = chunk_map_global(map, stage, chunk) + by;
@@ -287,7 +287,7 @@ static tensor *handed_over(unroller *u, const tensor *t, int chunk, int microbat
 {
     const recorded_ends *to = &u->chunks[chunk].of[0];
     int by = t == to->input ? -1 : t == to->output_cotangent ? 1 : 0;
-    int maker = by ? neighbour(u->c, chunk, by) : -1;
+    int maker = by ? chunk_neighbour(u->c, chunk, by) : -1;
     if (maker < 0)
         return NULL;
     const recorded_ends *from = &u->chunks[maker].of[0];
@@ -356,7 +356,7 @@ static phase phase_of(action_kind kind)
 }
 
 /* Returns a message's tensor: in the chunk and micro-batch of the action that receives or made it. */
-static tensor *message(unroller *u, const lowering_step *s)
+static tensor *message_tensor(unroller *u, const lowering_step *s)
 {
     const recorded_ends *chunk = &u->chunks[s->action.chunk].of[0];
     bool receive = s->kind == LOWERING_RECEIVE, activation = s->payload == EXCHANGE_ACTIVATION;
@@ -506,7 +506,7 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
                    .label = exchange_name(s->payload),
                    .at.upstream = s->payload == EXCHANGE_COTANGENT,
                    .at.peer = peer_rank(u->c, s->peer)};
-        launches[i].of[0] = append_message(u->out, s->kind == LOWERING_RECEIVE, message(u, s), &like);
+        launches[i].of[0] = append_message(u->out, s->kind == LOWERING_RECEIVE, message_tensor(u, s), &like);
     }
 }
 
@@ -551,7 +551,7 @@ static void play_chunk(unroller *u, chunk_map map, int stage, int k, int microba
             play_body(u, k, PHASE_FORWARD, microbatch);
         int other = chunk_map_global(map, stage, k) + (send ? 1 : -1);
         bool model_ends = other < 0 || other == map.stages * map.chunks;
-        if (model_ends || neighbour(u->c, k, send ? 1 : -1) >= 0)
+        if (model_ends || chunk_neighbour(u->c, k, send ? 1 : -1) >= 0)
             continue;
         op like = {.phase = PHASE_FORWARD, .label = exchange_name(EXCHANGE_ACTIVATION), .microbatch = -1};
         like.at.peer = peer_rank(u->c, chunk_map_stage(map, other));
@@ -602,7 +602,7 @@ static bool changes_state(const compiled *c, const op *o)
     return changes;
 }
 
-static void finish(compiled_program *out, const compiled *c, compile_order how, bool bound_only)
+static void finish_program(compiled_program *out, const compiled *c, compile_order how, bool bound_only)
 {
     place_waits(out, how);
     place_transients(out, c, bound_only);
@@ -645,7 +645,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     if (ok == STATUS_OK) {
         order_micro_batches(out, keep->order);
         update_append(out, c);
-        finish(out, c, keep->order, bound_only);
+        finish_program(out, c, keep->order, bound_only);
         while (out->first_change < out->list.count && !changes_state(c, out->list.ops[out->first_change]))
             out->first_change++;
     }
@@ -668,7 +668,7 @@ status compile_program_forward(compiled_program *out, const compiled *c)
     order_micro_batches(out, how);
     if (!o->decode_samples)
         update_append_loss(out, c);
-    finish(out, c, how, false);
+    finish_program(out, c, how, false);
     close_bodies(chunks, bodies);
     return STATUS_OK;
 }
@@ -677,5 +677,5 @@ void compile_program_gathers(compiled_program *out, const compiled *c)
 {
     *out = (compiled_program){.first_change = -1};
     update_append_gathers(out, c);
-    finish(out, c, c->options.order, false);
+    finish_program(out, c, c->options.order, false);
 }

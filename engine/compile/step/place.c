@@ -278,7 +278,7 @@ static int64_t offset_of(const tensor *t)
 
 /* True if two tensors in the same storage share any byte. Columns of rows that are equally far apart share none if they
  * lie side by side. */
-static bool overlaps(const tensor *a, const tensor *b)
+static bool bytes_overlap(const tensor *a, const tensor *b)
 {
     int64_t from = offset_of(a), other = offset_of(b), pitch = a->pitch * dtype_bytes((dtype)a->type);
     bool rows = a->dims == 2 && b->dims == 2 && pitch > 0 && pitch == b->pitch * dtype_bytes((dtype)b->type);
@@ -330,7 +330,7 @@ static bool named_between(const uses *u, tensor *part, int first, int last)
 {
     for (int i = compiled_holder(part)->id; i >= 0; i = u->all[i].next) {
         const use *other = &u->all[i];
-        if (other->of != part && other->first <= last && other->last >= first && overlaps(other->of, part))
+        if (other->of != part && other->first <= last && other->last >= first && bytes_overlap(other->of, part))
             return true;
     }
     return false;
@@ -368,7 +368,7 @@ static bool make_in_columns(uses *u, const op *o, tensor *x, tensor *y)
 }
 
 /* Returns the k-th input of `o`, if its j-th output may take its storage. */
-static tensor *paired(const op *o, int j, int k)
+static tensor *paired_input(const op *o, int j, int k)
 {
     return op_row_of(o)->takes[j] >> k & 1 ? o->in[k] : NULL;
 }
@@ -377,7 +377,7 @@ static void put_output_in_place(uses *u, const op *o, const int *wait_of, int j)
 {
     tensor *y = o->out[j];
     for (int k = 0; y && k < OP_MAX_IN; k++) {
-        tensor *x = paired(o, j, k);
+        tensor *x = paired_input(o, j, k);
         if (x && take_columns(u, o, x, y))
             return;
         /* x may itself be in another's storage: compare with the tensor that holds the bytes now */
@@ -409,7 +409,7 @@ static void share_in_place(uses *u, compiled_program *out)
         for (int j = 0; j < OP_MAX_OUT; j++) {
             bool made = !o->out[j];
             for (int k = 0; k < OP_MAX_IN && !made; k++)
-                made = paired(o, j, k) && make_in_columns(u, o, paired(o, j, k), o->out[j]);
+                made = paired_input(o, j, k) && make_in_columns(u, o, paired_input(o, j, k), o->out[j]);
         }
     }
     for (int i = 0; i < p->count; i++)
@@ -441,7 +441,7 @@ typedef struct blocks {
     int64_t count, capacity;
 } blocks;
 
-static void collect(blocks *b, tensor *t)
+static void collect_block(blocks *b, tensor *t)
 {
     if (!t || !is_transient(t))
         return;
@@ -481,7 +481,7 @@ void place_transients(compiled_program *out, const compiled *c, bool bound_only)
     blocks b = {0};
     for (int i = 0; i < out->list.count; i++)
         for (int k = 0; k < COMPILED_OPERANDS; k++)
-            collect(&b, compiled_operand(out->list.ops[i], k));
+            collect_block(&b, compiled_operand(out->list.ops[i], k));
     out->placed = b.count;
     find_peak(out);
     if (!bound_only && b.count > 0) {

@@ -135,7 +135,7 @@ static void record_chunk(recorded *out, pool *p, const search *d, int chunk, rec
                        .whole = d->whole});
 }
 
-static measured measure(const search *d)
+static measured measure_drops(const search *d)
 {
     measured m = {0};
     pool p = {0};
@@ -226,7 +226,7 @@ static void set_class(search *d, int of, uint8_t to)
 }
 
 /* Returns the class with the cheapest next drop per byte saved, or -1 if none saves anything. */
-static int cheapest(search *d, measured *now)
+static int cheapest_class(search *d, measured *now)
 {
     int best = -1;
     double best_price = 0;
@@ -235,7 +235,7 @@ static int cheapest(search *d, measured *now)
         if (d->classes[i].taken)
             continue;
         set_class(d, i, 1);
-        measured m = measure(d);
+        measured m = measure_drops(d);
         set_class(d, i, 0);
         int64_t saved = now->kept - m.kept;
         double price = saved > 0 ? (m.price - now->price) / (double)saved : 0;
@@ -260,9 +260,9 @@ static int append_class(entry *order, int at, const search *d, int of)
 static void order_entries(search *d)
 {
     entry *order = must_alloc((unsigned long)(d->entry_count + 1) * sizeof *order);
-    measured now = measure(d);
+    measured now = measure_drops(d);
     int at = 0, of;
-    while ((of = cheapest(d, &now)) >= 0) {
+    while ((of = cheapest_class(d, &now)) >= 0) {
         d->classes[of].taken = true;
         set_class(d, of, 1);
         at = append_class(order, at, d, of);
@@ -279,7 +279,7 @@ static void order_entries(search *d)
 /* ---- how many ---------------------------------------------------------------------------------------------------- */
 
 /* Finds the fewest drops, at least `least`, with a lower bound within `limit` bytes; entry_count if none is. */
-static status bisect(int *count, search *d, int least, int64_t limit)
+static status bisect_drops(int *count, search *d, int least, int64_t limit)
 {
     int low = least, high = d->entry_count;
     while (low < high) {
@@ -295,7 +295,7 @@ static status bisect(int *count, search *d, int least, int64_t limit)
     return STATUS_OK;
 }
 
-static status refuse(const search *d, int64_t bytes)
+static status refuse_budget(const search *d, int64_t bytes)
 {
     const compile_options *o = &d->c->options;
     char budget[UNITS_TEXT], need[UNITS_TEXT], over[UNITS_TEXT];
@@ -354,7 +354,7 @@ static status choose_least(int *count, search *d, int64_t room)
     }
     TRY(try_count(&placed, d, *count, false));
     placed = with_margin(d, placed, least);
-    return placed <= room ? STATUS_OK : refuse(d, placed);
+    return placed <= room ? STATUS_OK : refuse_budget(d, placed);
 }
 
 static status choose_count(int *count, search *d)
@@ -363,7 +363,7 @@ static status choose_count(int *count, search *d)
     int64_t limit = room - (with_margin(d, room, room) - room);
     int least = 0;
     for (;;) {
-        TRY(bisect(count, d, least, limit));
+        TRY(bisect_drops(count, d, least, limit));
         TRY(try_count(&bound, d, *count, true));
         TRY(try_count(&placed, d, *count, false));
         placed = with_margin(d, placed, bound);
@@ -378,7 +378,7 @@ static status choose_count(int *count, search *d)
 }
 
 /* "mlp/swiglu, mlp/up in 3 of 8 layers": the classes among the first `count` entries. */
-static char *describe(const search *d, int count)
+static char *describe_drops(const search *d, int count)
 {
     char text[400] = "nothing";
     size_t used = 0;
@@ -489,7 +489,7 @@ status recompute_decide(recompute_decision *out, const compiled *c, int bucket, 
             if (own.entries[k].class == mine && nth-- == 0)
                 own.drop[own.entries[k].chunk][own.entries[k].index] = 1;
     }
-    out->words = describe(&d, out->dropped);
+    out->words = describe_drops(&d, out->dropped);
     out->drop = TAKE(own.drop);
     out->chunks = c->options.layout.virtual_stages;
     out->keep = (compile_keep){.how = RECOMPUTE_CHOSEN, .drop = out->drop, .order = d.order, .bucket = bucket};

@@ -49,7 +49,7 @@ typedef struct offload {
 } offload;
 
 /* The master, if it is no weight, and the states. */
-static tensor *operand(const storage *s, int k)
+static tensor *state_operand(const storage *s, int k)
 {
     if (k == 0)
         return s->master != s->own_weight ? s->master : NULL;
@@ -63,8 +63,8 @@ static int64_t rows_at_a_time(const compiled *c, const storage *s)
     if (optimizer_whole(&c->options, s->of))
         return s->own_rows;
     for (int k = 0; k < OPERANDS; k++)
-        if (operand(s, k))
-            bytes += s->of->columns * dtype_bytes((dtype)operand(s, k)->type);
+        if (state_operand(s, k))
+            bytes += s->of->columns * dtype_bytes((dtype)state_operand(s, k)->type);
     while (step * s->of->columns * dtype_bytes(precision_compute(c->options.precision)) % COMPILE_ALIGNMENT)
         step++;
     int64_t rows = c->options.window / WINDOWS / bytes / step * step;
@@ -96,7 +96,7 @@ static void open_windows(offload *o)
     for (int k = 0; k < OPERANDS; k++) {
         int64_t most = 0;
         for (int i = 0; i < o->count; i++) {
-            const tensor *t = operand(o->pieces[i].s, k);
+            const tensor *t = state_operand(o->pieces[i].s, k);
             int64_t bytes = t ? o->pieces[i].rows * t->pitch * dtype_bytes((dtype)t->type) : 0;
             most = bytes > most ? bytes : most;
         }
@@ -113,7 +113,7 @@ static void load_from_host(offload *o)
     row_range *q = &o->pieces[i];
     const char *label = label_of(o->out, q->s->of, "load_host");
     for (int k = 0; k < OPERANDS; k++) {
-        tensor *t = operand(q->s, k);
+        tensor *t = state_operand(q->s, k);
         if (!t)
             continue;
         /* as if all of `t` were in the window, which begins with the piece's rows: only these are accessed */
@@ -216,7 +216,7 @@ typedef struct update {
     tensor *max_logits; /* largest scores of attention, of all ranks; or NULL */
 } update;
 
-static tensor *append(compiled_program *out, const char *label, const op *like, tensor *into)
+static tensor *append_update(compiled_program *out, const char *label, const op *like, tensor *into)
 {
     return append_op(out, PHASE_UPDATE, label, like, 0, into)->out[0];
 }
@@ -246,7 +246,7 @@ static op_attributes attributes_of(const update *u, const parameter *p)
 }
 
 /* A gradient's bytes for the value that comes there: placed along the axis as `place`. */
-static tensor *room(update *u, const parameter *p, int64_t first, int64_t rows, placement place)
+static tensor *gradient_rows(update *u, const parameter *p, int64_t first, int64_t rows, placement place)
 {
     const compiled *c = u->c;
     const tensor *before = u->gradient[p->number];
@@ -259,8 +259,8 @@ static tensor *room(update *u, const parameter *p, int64_t first, int64_t rows, 
 }
 
 /* x and its feedback, written; the rest is kept. */
-static tensor *encode(update *u, const parameter *p, tensor *x, tensor *feedback, const op_attributes *at,
-                      const char *what)
+static tensor *append_encode(update *u, const parameter *p, tensor *x, tensor *feedback, const op_attributes *at,
+                             const char *what)
 {
     op like = {.kind = OP_compress, .in = {x, feedback, u->c->values.scalars}, .at = *at};
     op *o = append_op(u->out, PHASE_UPDATE, label_of(u->out, p, what), &like, 3, NULL);
@@ -268,7 +268,7 @@ static tensor *encode(update *u, const parameter *p, tensor *x, tensor *feedback
     return o->out[0];
 }
 
-static void decode(update *u, const parameter *p, tensor *messages, tensor *into, const op_attributes *at)
+static void append_decode(update *u, const parameter *p, tensor *messages, tensor *into, const op_attributes *at)
 {
     op like = {.kind = OP_decompress, .in = {messages, u->c->values.scalars}, .out = {into}, .at = *at};
     if (tensor_elements(into) > 0)
@@ -277,11 +277,11 @@ static void decode(update *u, const parameter *p, tensor *messages, tensor *into
 }
 
 /* Sends this rank's parts to the ranks that sum them. */
-static void send(update *u, travelling *t)
+static void send_parts(update *u, travelling *t)
 {
     const storage *s = &u->c->storage[t->p->number];
     const op_attributes at = attributes_of(u, t->p);
-    tensor *message = encode(u, t->p, u->gradient[t->p->number], s->feedback, &at, "compress gradient");
+    tensor *message = append_encode(u, t->p, u->gradient[t->p->number], s->feedback, &at, "compress gradient");
     const op exchange = replicas_exchange(u->c->around.group, s, message);
     t->message = append_made(u, t->p, "exchange gradient", &exchange, 1, 0);
 }
@@ -291,31 +291,31 @@ static void sum_messages(update *u, travelling *t)
 {
     const storage *s = &u->c->storage[t->p->number];
     op_attributes one = attributes_of(u, t->p);
-    tensor *into =
-        room(u, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows, s->sum_owner >= 0 ? place_owned() : place_shard(0));
+    tensor *into = gradient_rows(u, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows,
+                                 s->sum_owner >= 0 ? place_owned() : place_shard(0));
     one.compression.messages = one.group_size;
     one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
-    decode(u, t->p, t->message, into, &one);
+    append_decode(u, t->p, t->message, into, &one);
     if (s->divided)
         return;
     tensor *message = t->message; /* empty if another rank owns all */
     one.compression.messages = 0;
     if (s->sum_rows > 0)
-        message = encode(u, t->p, into, s->feedback_sum, &one, "compress sum");
+        message = append_encode(u, t->p, into, s->feedback_sum, &one, "compress sum");
     const op gather = replicas_gather_sums(u->c->around.group, s, message);
     t->message = append_made(u, t->p, "gather sum", &gather, 1, 0);
 }
 
-static void spread(update *u, travelling *t)
+static void spread_sum(update *u, travelling *t)
 {
     op_attributes at = attributes_of(u, t->p);
     at.compression.messages = 1;
-    decode(u, t->p, t->message, room(u, t->p, 0, t->p->rows, place_replicate()), &at);
+    append_decode(u, t->p, t->message, gradient_rows(u, t->p, 0, t->p->rows, place_replicate()), &at);
 }
 
-static void (*const steps[])(update *u, travelling *t) = {send, sum_messages, spread};
+static void (*const steps[])(update *u, travelling *t) = {send_parts, sum_messages, spread_sum};
 
-static bool advance(update *u, travelling *t)
+static bool advance_sum(update *u, travelling *t)
 {
     if (t->steps == (u->c->storage[t->p->number].divided ? 2 : 3)) /* ranks that divide nothing get the whole sum */
         return false;
@@ -327,10 +327,10 @@ static bool advance(update *u, travelling *t)
 static void compressed_reduce(update *u, const parameter *const *of, int count)
 {
     for (int i = 0; i < u->travel_count; i++)
-        advance(u, &u->on_way[i]);
+        advance_sum(u, &u->on_way[i]);
     for (int i = 0; i < count; i++) {
         u->on_way[u->travel_count] = (travelling){.p = of[i]};
-        advance(u, &u->on_way[u->travel_count++]);
+        advance_sum(u, &u->on_way[u->travel_count++]);
     }
 }
 
@@ -386,7 +386,7 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
     }
     if (op_has(&like, OP_SCATTER)) /* a vector, one row, is owned whole or not at all */
         into = append_rows(u->out, d, p->vector ? 0 : s->own_first, s->own_gradient->shape[0]);
-    return append(u->out, label_of(u->out, p, "reduce gradient"), &like, into);
+    return append_update(u->out, label_of(u->out, p, "reduce gradient"), &like, into);
 }
 
 /* parallel.bucket. A message costs its latency however short it is, and no computation is left to hide the last bucket:
@@ -404,7 +404,7 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
 static void flush_bucket(update *u, axis a);
 
 /* Adds a gradient to the bucket of its next sum, and flushes the bucket if it is full. */
-static void reduce(update *u, const parameter *p, axis after)
+static void add_to_bucket(update *u, const parameter *p, axis after)
 {
     const tensor *d = u->gradient[p->number];
     axis a = replicas_next_sum(p, d, after);
@@ -428,7 +428,7 @@ static void flush_bucket(update *u, axis a)
     for (int i = 0; i < full.count; i++)
         u->gradient[full.of[i]->number] = reduce_along(u, full.of[i], a, i, full.count);
     for (int i = 0; i < full.count; i++)
-        reduce(u, full.of[i], a);
+        add_to_bucket(u, full.of[i], a);
 }
 
 /* Returns the parameter with the same weight but a gradient of its own, or NULL. */
@@ -480,7 +480,7 @@ static void insert_reductions(update *u)
             /* a tied one's waits for another stage, or for another parameter's */
             if (p && last[p->number] == i && parameter_copied_from(p, AXIS_TIE) != 0 && p->shares < 0 &&
                 !sharer_of(c, p)) {
-                reduce(u, p, AXIS_COUNT);
+                add_to_bucket(u, p, AXIS_COUNT);
                 last[p->number] = REDUCED;
                 complete++;
             }
@@ -498,9 +498,9 @@ static void insert_reductions(update *u)
         if (other && tensor_elements(u->gradient[p->number]) > 0) {
             op add = {.kind = OP_accumulate, .in = {u->gradient[other->number]}, .out = {u->gradient[p->number]}};
             add.at.accumulate = OP_ADDS;
-            append(u->out, label_of(u->out, p, "sum gradients"), &add, NULL);
+            append_update(u->out, label_of(u->out, p, "sum gradients"), &add, NULL);
         }
-        reduce(u, p, AXIS_COUNT);
+        add_to_bucket(u, p, AXIS_COUNT);
     }
     static const axis_gradients order[] = {AXIS_SUMS_COPIES,
                                            AXIS_SUMS_REPLICAS}; /* one fills the buckets of the other */
@@ -511,7 +511,7 @@ static void insert_reductions(update *u)
     for (bool moved = true; moved;) { /* repeat until all compressed sums are complete */
         moved = false;
         for (int i = 0; i < u->travel_count; i++)
-            moved |= advance(u, &u->on_way[i]);
+            moved |= advance_sum(u, &u->on_way[i]);
     }
     program_free(&before);
 }
@@ -531,7 +531,7 @@ static void count_squares(update *u, const parameter *p)
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
     if (first > 0 || counted.rows < d->shape[0])
         add.in[0] = append_rows(u->out, d, first, counted.rows);
-    append(u->out, label_of(u->out, p, "norm"), &add, NULL);
+    append_update(u->out, label_of(u->out, p, "norm"), &add, NULL);
     u->counts = true;
 }
 
@@ -545,10 +545,10 @@ static void count_overflow(update *u)
     own->place = u->c->values.control->place; /* each rank counts its own */
     op add = {.kind = OP_sum_squares, .in = {own}, .out = {u->c->values.bins}};
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
-    append(u->out, "experts/overflow", &add, NULL);
+    append_update(u->out, "experts/overflow", &add, NULL);
     u->counts = true;
     op reduce = {.kind = OP_all_reduce, .in = {over}, .at = op_along(u->c->around.group, AXIS_GRID)};
-    append(u->out, "experts/sum overflow", &reduce, over);
+    append_update(u->out, "experts/sum overflow", &reduce, over);
 }
 
 /* Returns the control tensor that updates read. */
@@ -560,12 +560,12 @@ static tensor *append_norm(update *u)
         count_squares(u, c->model.parameters[i]);
     count_overflow(u);
     if (!u->counts)
-        append(u->out, "norm/zero", &(op){.kind = OP_zero, .out = {bins}}, NULL);
+        append_update(u->out, "norm/zero", &(op){.kind = OP_zero, .out = {bins}}, NULL);
     op_attributes at = op_along(c->around.group, AXIS_GRID);
     if (at.group_size > 1)
-        bins = append(u->out, "norm/reduce", &(op){.kind = OP_all_reduce, .in = {bins}, .at = at}, bins);
+        bins = append_update(u->out, "norm/reduce", &(op){.kind = OP_all_reduce, .in = {bins}, .at = at}, bins);
     op clip = {.kind = OP_clip, .in = {bins, c->values.scalars}};
-    return append(u->out, "norm/clip", &clip, c->values.control);
+    return append_update(u->out, "norm/clip", &clip, c->values.control);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------------------------ */
@@ -576,12 +576,12 @@ static void sum_losses(compiled_program *out, const compiled *c, const char *nam
 {
     const op copy = {.kind = OP_copy, .in = {own}}, zero = {.kind = OP_zero, .out = {total}};
     if (counts)
-        total = append(out, pool_format(&out->pool, "%s/copy", name), &copy, total);
+        total = append_update(out, pool_format(&out->pool, "%s/copy", name), &copy, total);
     else
-        append(out, pool_format(&out->pool, "%s/zero", name), &zero, NULL);
+        append_update(out, pool_format(&out->pool, "%s/zero", name), &zero, NULL);
     op reduce = {.kind = OP_all_reduce, .in = {total}, .at = op_along(c->around.group, AXIS_GRID)};
     if (reduce.at.group_size > 1)
-        total = append(out, pool_format(&out->pool, "%s/reduce", name), &reduce, total);
+        total = append_update(out, pool_format(&out->pool, "%s/reduce", name), &reduce, total);
     operands_whole(total);
 }
 
@@ -618,7 +618,7 @@ static void append_biases(update *u, tensor *control)
                        .in = {append_rows(u->out, u->choices, e->index * experts, experts), control},
                        .out = {c->storage[e->bias->number].weight},
                        .at.scale = (float)c->model.shape.router_bias_rate};
-            append(u->out, label_of(u->out, e->bias, "update"), &like, NULL);
+            append_update(u->out, label_of(u->out, e->bias, "update"), &like, NULL);
         }
 }
 
@@ -663,7 +663,7 @@ void update_append(compiled_program *out, const compiled *c)
     u.choices = c->values.choices;
     op sum = {.kind = OP_all_reduce, .in = {u.choices}, .at = op_along(c->around.group, AXIS_GRID)};
     if (tensor_elements(u.choices) > 0 && sum.at.group_size > 1)
-        u.choices = append(out, "experts/sum counts", &sum, u.choices);
+        u.choices = append_update(out, "experts/sum counts", &sum, u.choices);
     u.max_logits = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);
     for (int i = 0; i < u.kept_count; i++) { /* keep the error feedback for the next step, unless this one is skipped */

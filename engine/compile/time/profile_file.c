@@ -398,7 +398,7 @@ static status read_profile(profile *out, json_t *root, const char *path)
     return take_points(out, json_object_get(root, "points"), path);
 }
 
-static status load(json_t **root, const char *path)
+static status load_json(json_t **root, const char *path)
 {
     json_error_t error;
     *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
@@ -420,7 +420,7 @@ status profile_open(profile *out, const char *name)
     json_t *root;
     if (access(name, R_OK) != 0)
         return status_fail(STATUS_USAGE, "%s is neither a file nor one of %s", name, profile_names());
-    TRY(load(&root, name));
+    TRY(load_json(&root, name));
     status s = read_profile(out, root, name);
     json_decref(root);
     if (s != STATUS_OK)
@@ -431,7 +431,7 @@ status profile_open(profile *out, const char *name)
 status profile_take_network(profile *p, const char *path)
 {
     json_t *root;
-    TRY(load(&root, path));
+    TRY(load_json(&root, path));
     status s = check_keys(root, path);
     if (s == STATUS_OK)
         s = take_network(p, root, path);

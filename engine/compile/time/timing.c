@@ -193,7 +193,7 @@ static const timing_op *head_of(const player *s, int rank, int communicator)
 }
 
 /* Finds the played ranks that take part in a launch by `rank`: all of them for an axis over stages, else it alone. */
-static int parties(int *out, const player *s, int rank, const timing_op *e)
+static int find_parties(int *out, const player *s, int rank, const timing_op *e)
 {
     const grid *g = &s->p->ranks[rank].grid;
     int count = 0;
@@ -263,7 +263,7 @@ static double free_links(const player *s, const int *members, const int *links, 
 }
 
 /* Seconds for which the link is in use from `from` to `to`. */
-static double overlap(const link *l, double from, double to)
+static double link_seconds(const link *l, double from, double to)
 {
     double sum = 0;
     for (int i = 0; i < l->count; i++) {
@@ -281,7 +281,7 @@ static double share_links(player *s, const int *members, const int *links, int c
     for (int i = 0; i < count; i++) {
         link *l = s->links[members[i]];
         int use = links[i] % USES, group = links[i] - use;
-        double part = use == FOR_GROUPS ? l[group].owed : overlap(&l[group], begin, begin + 2 * seconds);
+        double part = use == FOR_GROUPS ? l[group].owed : link_seconds(&l[group], begin, begin + 2 * seconds);
         part = use != FOR_GROUPS && part > seconds ? seconds : part;
         more = part > more ? part : more;
         l[group].owed = use == FOR_GROUPS ? 0 : l[group].owed + part;
@@ -351,7 +351,7 @@ static bool try_start_collective(player *s, int rank, int communicator)
     const timing_op *e = head_of(s, rank, communicator);
     if (!e)
         return false;
-    int count = parties(members, s, rank, e);
+    int count = find_parties(members, s, rank, e);
     for (int i = 0; i < count; i++) {
         timing_op mirrored = *e;
         if (e->peer >= 0 && i == 1)
@@ -426,7 +426,7 @@ static void begin_copy(player *s, int rank, const timing_op *e)
     *free_at = end;
 }
 
-static void launch(player *s, int rank, int at)
+static void play_launch(player *s, int rank, int at)
 {
     timing_op *e = &s->p->ranks[rank].ops[at];
     int k = communicator_of(e);
@@ -442,11 +442,11 @@ static void launch_late(player *s, int rank)
     const timing_rank *r = &s->p->ranks[rank];
     for (int i = 0; i < r->last_action; i++)
         if (r->ops[i].late)
-            launch(s, rank, i);
+            play_launch(s, rank, i);
 }
 
 /* Plays a rank as far as possible; true if it moved. */
-static bool advance(player *s, int rank)
+static bool advance_rank(player *s, int rank)
 {
     timing_rank *r = &s->p->ranks[rank];
     int from = s->at[rank];
@@ -465,7 +465,7 @@ static bool advance(player *s, int rank)
         if (e->does == COPIES)
             begin_copy(s, rank, e);
         if (e->does == LAUNCHES && !e->late)
-            launch(s, rank, s->at[rank]);
+            play_launch(s, rank, s->at[rank]);
         if (s->at[rank] == r->last_action)
             launch_late(s, rank);
     }
@@ -599,7 +599,7 @@ status timing_run(timing *p)
     for (bool moved = true; moved;) {
         moved = false;
         for (int r = 0; r < p->count; r++)
-            moved |= advance(&s, r);
+            moved |= advance_rank(&s, r);
     }
     status ok = STATUS_OK;
     for (int r = 0; r < p->count && ok == STATUS_OK; r++)
@@ -638,7 +638,7 @@ timing_span timing_op_at(const timing *p, int stage, int index)
 
 /* ---- actions ----------------------------------------------------------------------------------------------------- */
 
-static bool belongs(const timing_op *e, action a)
+static bool is_of_action(const timing_op *e, action a)
 {
     static const int phases[] = {[ACTION_FORWARD] = PHASE_FORWARD,
                                  [ACTION_BACKWARD] = PHASE_BACKWARD,
@@ -654,12 +654,12 @@ static void spans_of_stage(simulation *out, const timing_rank *r, const schedule
     simulate_stage *st = &out->stages[stage];
     for (int k = 0; k < s->counts[stage]; k++) {
         action a = s->actions[stage][k];
-        while (at < r->count && !belongs(&r->ops[at], a))
+        while (at < r->count && !is_of_action(&r->ops[at], a))
             at++;
         simulate_span *span = &out->spans[stage][k];
         *span = (simulate_span){at > 0 && at <= r->count ? r->ops[at - 1].end : 0, 0};
-        for (; at < r->count && (belongs(&r->ops[at], a) || r->ops[at].does != COMPUTES); at++)
-            if (belongs(&r->ops[at], a))
+        for (; at < r->count && (is_of_action(&r->ops[at], a) || r->ops[at].does != COMPUTES); at++)
+            if (is_of_action(&r->ops[at], a))
                 span->end = r->ops[at].end;
         span->end = span->end > span->start ? span->end : span->start;
         double lasts = span->end - span->start;

@@ -79,7 +79,7 @@ status etcd_take_login(etcd_login *out, const char *file)
 
 /* ---- one request ------------------------------------------------------------------------------------------------- */
 
-static json_t *encoded(const char *value)
+static json_t *base64(const char *value)
 {
     size_t bytes = strlen(value);
     AUTO_FREE char *coded = must_alloc(bytes / 3 * 4 + 5);
@@ -88,7 +88,7 @@ static json_t *encoded(const char *value)
 }
 
 /* Decodes a base64 member; "" if it is missing or invalid. */
-static char *decoded(const json_t *entry, const char *member)
+static char *decode_member(const json_t *entry, const char *member)
 {
     const char *text = json_string_value(json_object_get(entry, member));
     text = text ? text : "";
@@ -99,7 +99,7 @@ static char *decoded(const json_t *entry, const char *member)
 }
 
 /* `most`: limit of an answer's time, seconds. */
-static void post(http_answer *out, etcd *e, const char *address, const char *path, const char *body, double most)
+static void post_body(http_answer *out, etcd *e, const char *address, const char *path, const char *body, double most)
 {
     AUTO_FREE char *url = must_format("%s%s", address, path);
     const http_pair header[] = {{"Content-Type", "application/json"}, {"Authorization", e->token}};
@@ -123,7 +123,7 @@ static status post_json(json_t **out, etcd *e, const char *path, const char *bod
     for (int i = 0; i < e->nodes; i++) {
         const char *address = e->address[e->at];
         RELEASED_BY(http_answer_free) http_answer reply = {0};
-        post(&reply, e, address, path, body, ANSWER);
+        post_body(&reply, e, address, path, body, ANSWER);
         json_auto_t *answer = reply.failure ? NULL : json_loads(reply.text ? reply.text : "", 0, NULL);
         if (reply.code == 200 && json_is_object(answer)) {
             *out = TAKE(answer);
@@ -156,7 +156,7 @@ static status log_in(etcd *e)
 }
 
 /* Takes ownership of `body`. */
-static status call(json_t **out, etcd *e, const char *path, json_t *body)
+static status call_v3(json_t **out, etcd *e, const char *path, json_t *body)
 {
     AUTO_FREE char *words = json_dumps(body, JSON_COMPACT);
     json_decref(body);
@@ -248,7 +248,7 @@ void etcd_look_at_nodes(etcd *e, double now)
         return;
     RELEASED_BY(http_answer_free) http_answer reply = {0};
     int i = e->next, there = 0;
-    post(&reply, e, e->address[i], "/v3/maintenance/status", "{}", SIGN);
+    post_body(&reply, e, e->address[i], "/v3/maintenance/status", "{}", SIGN);
     bool answers = !reply.failure, was_away = e->misses[i] >= MISSES; /* even without a leader */
     e->asked = now;
     e->next = (i + 1) % e->nodes;
@@ -264,7 +264,7 @@ void etcd_look_at_nodes(etcd *e, double now)
 /* ---- leases ------------------------------------------------------------------------------------------------------ */
 
 /* Reads a 64-bit integer, which the gateway writes as a string. */
-static int64_t number(const json_t *object, const char *key)
+static int64_t read_number(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
     return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10) : json_integer_value(value);
@@ -273,16 +273,16 @@ static int64_t number(const json_t *object, const char *key)
 status etcd_lease(int64_t *lease, etcd *e, int seconds)
 {
     json_auto_t *answer = NULL;
-    TRY(call(&answer, e, "/v3/lease/grant", json_pack("{s:i}", "TTL", seconds)));
-    *lease = number(answer, "ID");
+    TRY(call_v3(&answer, e, "/v3/lease/grant", json_pack("{s:i}", "TTL", seconds)));
+    *lease = read_number(answer, "ID");
     return *lease ? STATUS_OK : status_fail(STATUS_FAILED, "etcd grants no lease");
 }
 
 status etcd_keep_alive(bool *alive, etcd *e, int64_t lease)
 {
     json_auto_t *answer = NULL;
-    TRY(call(&answer, e, "/v3/lease/keepalive", json_pack("{s:I}", "ID", (json_int_t)lease)));
-    *alive = number(json_object_get(answer, "result"), "TTL") > 0;
+    TRY(call_v3(&answer, e, "/v3/lease/keepalive", json_pack("{s:I}", "ID", (json_int_t)lease)));
+    *alive = read_number(json_object_get(answer, "result"), "TTL") > 0;
     return STATUS_OK;
 }
 
@@ -290,7 +290,7 @@ void etcd_revoke(etcd *e, int64_t lease)
 {
     json_auto_t *answer = NULL;
     if (lease)
-        (void)call(&answer, e, "/v3/lease/revoke", json_pack("{s:I}", "ID", (json_int_t)lease));
+        (void)call_v3(&answer, e, "/v3/lease/revoke", json_pack("{s:I}", "ID", (json_int_t)lease));
 }
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
@@ -303,9 +303,9 @@ json_t *etcd_pairs(const json_t *answer, const char *prefix)
     {
         if (i == MOST_KEYS)
             break;
-        AUTO_FREE char *key = decoded(entry, "key"), *value = decoded(entry, "value");
+        AUTO_FREE char *key = decode_member(entry, "key"), *value = decode_member(entry, "value");
         json_t *pair = json_pack("{s:s, s:s, s:I}", "key", key, "value", value, "revision",
-                                 (json_int_t)number(entry, "mod_revision"));
+                                 (json_int_t)read_number(entry, "mod_revision"));
         if (pair && strncmp(key, prefix, strlen(prefix)) == 0)
             json_array_append_new(out, pair);
         else
@@ -319,7 +319,7 @@ status etcd_read(json_t **out, etcd *e, const char *prefix)
     json_auto_t *answer = NULL;
     AUTO_FREE char *end = must_strdup(prefix);
     end[strlen(end) - 1]++; /* the first key beyond the prefix */
-    TRY(call(&answer, e, "/v3/kv/range", json_pack("{s:o, s:o}", "key", encoded(prefix), "range_end", encoded(end))));
+    TRY(call_v3(&answer, e, "/v3/kv/range", json_pack("{s:o, s:o}", "key", base64(prefix), "range_end", base64(end))));
     *out = etcd_pairs(answer, prefix);
     return STATUS_OK;
 }
@@ -327,8 +327,8 @@ status etcd_read(json_t **out, etcd *e, const char *prefix)
 static json_t *change_of(const etcd_change *c)
 {
     if (!c->value)
-        return json_pack("{s:o}", "key", encoded(c->key));
-    return json_pack("{s:o, s:o, s:I}", "key", encoded(c->key), "value", encoded(c->value), "lease",
+        return json_pack("{s:o}", "key", base64(c->key));
+    return json_pack("{s:o, s:o, s:I}", "key", base64(c->key), "value", base64(c->value), "lease",
                      (json_int_t)c->lease);
 }
 
@@ -336,7 +336,7 @@ status etcd_write(etcd *e, const char *key, const char *value, int64_t lease)
 {
     json_auto_t *answer = NULL;
     const etcd_change change = {key, value, lease};
-    return call(&answer, e, value ? "/v3/kv/put" : "/v3/kv/deleterange", change_of(&change));
+    return call_v3(&answer, e, value ? "/v3/kv/put" : "/v3/kv/deleterange", change_of(&change));
 }
 
 status etcd_transact(bool *done, etcd *e, const etcd_condition *conditions, int condition_count,
@@ -346,12 +346,12 @@ status etcd_transact(bool *done, etcd *e, const etcd_condition *conditions, int 
     json_auto_t *answer = NULL;
     for (int i = 0; i < condition_count; i++)
         json_array_append_new(compare,
-                              json_pack("{s:o, s:s, s:s, s:I}", "key", encoded(conditions[i].key), "target", "MOD",
+                              json_pack("{s:o, s:s, s:s, s:I}", "key", base64(conditions[i].key), "target", "MOD",
                                         "result", "EQUAL", "mod_revision", (json_int_t)conditions[i].revision));
     for (int i = 0; i < change_count; i++)
         json_array_append_new(success, json_pack("{s:o}", changes[i].value ? "request_put" : "request_delete_range",
                                                  change_of(&changes[i])));
-    TRY(call(&answer, e, "/v3/kv/txn", json_pack("{s:o, s:o}", "compare", compare, "success", success)));
+    TRY(call_v3(&answer, e, "/v3/kv/txn", json_pack("{s:o, s:o}", "compare", compare, "success", success)));
     *done = json_is_true(json_object_get(answer, "succeeded"));
     return STATUS_OK;
 }

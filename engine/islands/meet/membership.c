@@ -163,7 +163,7 @@ static status take_slot(bool *done, membership *m, const json_t *pairs, int slot
 }
 
 /* Rates a slot: 4: our former one; 3: unused, the hint; 2: unused; 1: left by another island; 0: not ours to take. */
-static int fitness(const membership *m, const json_t *pairs, int slot)
+static int rate_slot(const membership *m, const json_t *pairs, int slot)
 {
     const json_t *name = find_pair(pairs, "name", slot);
     if (find_pair(pairs, "member", slot) || (m->options.slot >= 0 && m->options.slot != slot))
@@ -210,7 +210,7 @@ static status claim_once(bool *done, bool *reached, membership *m)
     bool mine_is_held = false;
     for (int i = 0; i < m->options.slots; i++) {
         ours = ours < 0 && is_ours(m, find_pair(pairs, "member", i)) ? i : ours;
-        best = fitness(m, pairs, i) > (best < 0 ? 0 : fitness(m, pairs, best)) ? i : best;
+        best = rate_slot(m, pairs, i) > (best < 0 ? 0 : rate_slot(m, pairs, best)) ? i : best;
         mine_is_held |= find_pair(pairs, "member", i) && !strcmp(text_of(find_pair(pairs, "name", i)), m->name);
     }
     if (ours >= 0)
@@ -222,7 +222,7 @@ static status claim_once(bool *done, bool *reached, membership *m)
 
 /* Claims a slot, or the server's place. A request without an answer may have been carried out, or be so later: the slot
  * is read again before each attempt. */
-static status claim(membership *m)
+static status claim_slot(membership *m)
 {
     double until = clock_seconds() + m->options.patience;
     for (bool done = false, there = true;;) {
@@ -247,7 +247,7 @@ static status claim(membership *m)
 
 /* ---- our lease ---- */
 
-static void forget(membership *m, own_key k)
+static void forget_written(membership *m, own_key k)
 {
     free(m->written[k]);
     m->written[k] = NULL;
@@ -298,7 +298,7 @@ static status keep_lease(membership *m, const char *record)
     if (!m->lost)
         return STATUS_OK;
     for (int i = 0; i < OWN_KEYS; i++)
-        forget(m, (own_key)i);
+        forget_written(m, (own_key)i);
     return put_record(m, record);
 }
 
@@ -311,7 +311,7 @@ static status write_own(membership *m, char *const wanted[OWN_KEYS])
             continue;
         AUTO_FREE char *key = own_path(m, (own_key)i);
         TRY(etcd_write(m->etcd, key, wanted[i], m->lease));
-        forget(m, (own_key)i);
+        forget_written(m, (own_key)i);
         m->written[i] = wanted[i] ? must_strdup(wanted[i]) : NULL;
     }
     return STATUS_OK;
@@ -353,7 +353,7 @@ static bool check_own(membership *m, const json_t *pairs)
         all = false;
         if (i == OWN_MEMBER && (!pair || !is_ours(m, pair)))
             m->lost = true; /* the lease or the slot is lost: keep_lease finds out */
-        forget(m, (own_key)i);
+        forget_written(m, (own_key)i);
         if (pair && i != OWN_MEMBER)
             m->written[i] = must_strdup(""); /* never equal to the wanted value */
     }
@@ -418,7 +418,7 @@ static int64_t take_wanted(char *wanted[OWN_KEYS], decision *d, membership *m)
     return number;
 }
 
-static void publish(membership *m, status s, json_t *pairs, int64_t number)
+static void publish_result(membership *m, status s, json_t *pairs, int64_t number)
 {
     worker_lock(&m->worker);
     m->reached = s == STATUS_OK;
@@ -452,7 +452,7 @@ static status take_turn(json_t **pairs, membership *m, char *const wanted[OWN_KE
     return read_pairs(pairs, m);
 }
 
-static void turn(membership *m)
+static void run_turn(membership *m)
 {
     char *wanted[OWN_KEYS];
     decision d;
@@ -466,7 +466,7 @@ static void turn(membership *m)
         note_turn(m, pairs);
         number = check_own(m, pairs) ? number : m->settled;
     }
-    publish(m, s, pairs, number);
+    publish_result(m, s, pairs, number);
     etcd_look_at_nodes(m->etcd, clock_seconds());
     json_decref(d.head);
     for (int i = 0; i < OWN_KEYS; i++)
@@ -480,7 +480,7 @@ static void run_thread(void *context)
     while (!atomic_load(&m->worker.stop)) {
         int64_t number = m->number;
         worker_unlock(&m->worker);
-        turn(m);
+        run_turn(m);
         double next = clock_seconds() + TURN;
         worker_lock(&m->worker);
         while (m->number == number && worker_wait_until(&m->worker, next))
@@ -496,7 +496,7 @@ static status open_parts(membership *m)
     TRY(etcd_open(&m->etcd, m->options.addresses));
     TRY(etcd_log_in(m->etcd, &m->options.login));
     m->options.login = (etcd_login){0};
-    TRY(claim(m));
+    TRY(claim_slot(m));
     m->kept_alive = clock_seconds();
     m->wanted[OWN_MEMBER] = record_text(m, &(membership_state){.merge = m->options.merge});
     m->written[OWN_MEMBER] = must_strdup(m->wanted[OWN_MEMBER]);
@@ -525,7 +525,7 @@ status membership_open(membership **out, const membership_options *options)
 }
 
 /* Shows the others that this island left by itself. */
-static void leave(membership *m)
+static void leave_slot(membership *m)
 {
     if (m->slot >= 0 && m->slot != ROSTER_SERVER) {
         AUTO_FREE char *key = path_of(m, "left", m->slot), *text = must_format("{\"id\":\"%s\"}", m->id);
@@ -540,7 +540,7 @@ void membership_close(membership *m)
         return;
     worker_close(&m->worker);
     if (m->etcd && m->reached)
-        leave(m);
+        leave_slot(m);
     news_close(m->news);
     etcd_close(m->etcd);
     for (int i = 0; i < OWN_KEYS; i++) {
@@ -571,7 +571,7 @@ char *membership_roster(membership *m)
     return json_dumps(o, JSON_COMPACT);
 }
 
-static int64_t want(membership *m, own_key k, char *text)
+static int64_t want_key(membership *m, own_key k, char *text)
 {
     WORKER_HELD(&m->worker);
     free(m->wanted[k]);
@@ -584,12 +584,12 @@ static int64_t want_json(membership *m, own_key k, json_t *o)
 {
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
-    return want(m, k, text);
+    return want_key(m, k, text);
 }
 
 int64_t membership_set_state(membership *m, const membership_state *state)
 {
-    return want(m, OWN_MEMBER, record_text(m, state));
+    return want_key(m, OWN_MEMBER, record_text(m, state));
 }
 
 int64_t membership_set_offer(membership *m, json_t *offer)

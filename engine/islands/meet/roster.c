@@ -141,7 +141,7 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
 
 /* Parses a value of islands: an object of arrays of objects. Deeper text is foreign and not parsed: nested in other
  * JSON it would exceed jansson's depth. */
-static json_t *parse(const char *value)
+static json_t *parse_value(const char *value)
 {
     enum { DEEPEST = 8 };
     int depth = 0;
@@ -167,7 +167,7 @@ json_t *roster_pairs(const json_t *raw, size_t prefix)
     {
         const char *key = json_string_value(json_object_get(pair, "key"));
         const char *text = json_string_value(json_object_get(pair, "value"));
-        json_t *value = parse(text);
+        json_t *value = parse_value(text);
         json_array_append_new(out, json_pack("{s:s, s:o, s:O}", "key", key + prefix, "value",
                                              value ? value : json_string(text), "revision",
                                              json_object_get(pair, "revision")));
@@ -330,7 +330,7 @@ static void tell_came(news *n, const roster *r, int slot, double now)
                  strcmp(k->id, m->id) != 0 ? ", started again" : "", now - k->gone);
 }
 
-static void remember(known *k, const roster_member *m)
+static void remember_member(known *k, const roster_member *m)
 {
     k->ever = k->here = true;
     memcpy(k->name, m->name, sizeof k->name);
@@ -346,7 +346,7 @@ static void tell_first(news *n, const roster *r)
         if (s == n->own || !m->here)
             continue;
         snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", m->name);
-        remember(&n->slot[s], m);
+        remember_member(&n->slot[s], m);
     }
     log_news(n, "islands: at work beside this one: %s", *names ? names : "none yet");
     n->looked = true;
@@ -368,7 +368,7 @@ void news_look(news *n, const roster *r, double now, int lease)
             tell_gone(n, r, s, now, lease);
         if (m->here && !k->here) {
             tell_came(n, r, s, now);
-            remember(k, m);
+            remember_member(k, m);
         }
     }
 }

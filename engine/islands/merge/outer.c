@@ -32,7 +32,7 @@ typedef struct part_of_job {
     int each;    /* [largest]: changes to combine by coordinate */
 } part_of_job;
 
-static int64_t aligned(int64_t bytes)
+static int64_t align_bytes(int64_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
@@ -71,9 +71,9 @@ static layout lay_out(const config *c, bool holds, const unit *units, const int 
         l.coded = coded > l.coded ? coded : l.coded;
         l.products = products > l.products ? products : l.products;
     }
-    l.bytes = (1 + part.rest + part.momentum + part.error + part.undo) * aligned(4 * l.elements) +
-              (part.scratch + part.each) * aligned(4 * l.largest) + part.encoded * aligned(l.coded) +
-              aligned(l.products);
+    l.bytes = (1 + part.rest + part.momentum + part.error + part.undo) * align_bytes(4 * l.elements) +
+              (part.scratch + part.each) * align_bytes(4 * l.largest) + part.encoded * align_bytes(l.coded) +
+              align_bytes(l.products);
     return l;
 }
 
@@ -127,7 +127,7 @@ islands_plan islands_plan_of(const config *c, int ranks, double step_seconds, do
 static void *take_bytes(char **at, int64_t bytes)
 {
     char *here = *at;
-    *at += aligned(bytes);
+    *at += align_bytes(bytes);
     return here;
 }
 
@@ -252,7 +252,7 @@ static bool serves_state(const outer *o, int64_t merge)
     return merge == o->serves.state;
 }
 
-static const void *serve(void *context, const wire_message *m)
+static const void *serve_bytes(void *context, const wire_message *m)
 {
     const outer *o = context;
     if (m->unit >= o->units.count || o->units.mine_of[m->unit] < 0)
@@ -283,7 +283,7 @@ static status open_transport(outer *o)
                                        .fingerprint = o->fingerprint,
                                        .bandwidth = c->outer.bandwidth / 8 / comm_ranks(o->world),
                                        .fetches = (pushes ? 1 : c->outer.slots) * OUTER_PEERS,
-                                       .serve = serve,
+                                       .serve = serve_bytes,
                                        .context = o};
     return transport_open(&o->transport, &options);
 }

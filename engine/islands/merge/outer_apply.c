@@ -18,13 +18,13 @@ static int next_unit(const islands *o, int u, int fragment)
 }
 
 /* Returns this rank's outer unit; NULL: another rank keeps its outer state. */
-static const outer_unit *mine(const islands *o, int u)
+static const outer_unit *own_unit(const islands *o, int u)
 {
     const outer_units *all = &o->core.units;
     return all->mine_of[u] < 0 ? NULL : &all->mine[all->mine_of[u]];
 }
 
-static float *optional(float *values, int64_t at)
+static float *offset_or_null(float *values, int64_t at)
 {
     return values ? values + at : NULL;
 }
@@ -39,7 +39,7 @@ static float clip_scale(islands *o, int fragment)
     if (clip <= 0)
         return 1;
     for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;) {
-        const outer_unit *m = mine(o, u);
+        const outer_unit *m = own_unit(o, u);
         outer_move_gather(o->move, memory->values, u);
         for (int64_t i = 0; m && i < o->core.units.list[u].elements; i++) {
             double change = (double)memory->reference[m->at + i] - (double)memory->values[i];
@@ -59,13 +59,13 @@ bool outer_encode(islands *o, int fragment)
     float scale = clip_scale(o, fragment), decay = (float)c->outer.error_decay, *values = memory->values;
     double noise = c->outer.noise * c->outer.clip, squares = 0;
     for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;) {
-        const outer_unit *m = mine(o, u);
+        const outer_unit *m = own_unit(o, u);
         int64_t n = o->core.units.list[u].elements;
         outer_move_gather(o->move, values, u);
         if (!m)
             continue;
         if (!weights)
-            rule_change(values, memory->reference + m->at, optional(memory->error, m->at), decay, scale, n);
+            rule_change(values, memory->reference + m->at, offset_or_null(memory->error, m->at), decay, scale, n);
         if (noise > 0)
             privacy_add_noise(values, noise, n);
         if (!dtype_all_finite(DTYPE_FP32, values, n)) {
@@ -140,14 +140,14 @@ void outer_merge_changes(islands *o, bool took_part)
     if (judged)
         outer_judge_parts(c, judged);
     for (int u = -1; (u = next_unit(o, u, c->fragment)) >= 0;) {
-        const outer_unit *m = mine(o, u);
+        const outer_unit *m = own_unit(o, u);
         int64_t n = c->units.list[u].elements;
         if (m) {
             float *reference = memory->reference + m->at;
             combine_changes(c, m, judged, n);
             memcpy(memory->other, reference, (size_t)n * sizeof *reference);
             const rule step = outer_rule_of(c, m);
-            rule_step(reference, optional(memory->momentum, m->at), memory->values, &step, n);
+            rule_step(reference, offset_or_null(memory->momentum, m->at), memory->values, &step, n);
             if (took_part && memory->error)
                 memcpy(memory->error + m->at, memory->rest + m->at, (size_t)n * sizeof *memory->error);
         }
@@ -211,7 +211,7 @@ void outer_merge_weights(islands *o, bool mean)
         if (mean)
             memcpy(reference, c->memory.values, (size_t)n * sizeof *reference);
         else
-            rule_gossip(reference, optional(c->memory.momentum, m->at), c->memory.values, &step, n);
+            rule_gossip(reference, offset_or_null(c->memory.momentum, m->at), c->memory.values, &step, n);
     }
     double distance = comm_all_sum(all, sums[0]), size = comm_all_sum(all, sums[1]);
     c->counts.disagreement = size > 0 ? sqrt(distance / size) : 0;
@@ -229,7 +229,7 @@ void outer_apply_merge(islands *o, int fragment)
         return;
     }
     for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;) {
-        const outer_unit *m = mine(o, u);
+        const outer_unit *m = own_unit(o, u);
         outer_move_gather(o->move, memory->values, u);
         for (int64_t i = 0; m && i < o->core.units.list[u].elements; i++) { /* Streaming DiLoCo (2501.18512) */
             float reference = memory->reference[m->at + i];
@@ -243,14 +243,14 @@ void outer_give_reference(islands *o, int fragment)
 {
     const outer_memory *memory = &o->core.memory;
     for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;)
-        outer_move_scatter(o->move, u, mine(o, u) ? memory->reference + mine(o, u)->at : memory->values);
+        outer_move_scatter(o->move, u, own_unit(o, u) ? memory->reference + own_unit(o, u)->at : memory->values);
 }
 
 void outer_take_weights(islands *o, int fragment)
 {
     const outer_memory *memory = &o->core.memory;
     for (int u = -1; (u = next_unit(o, u, fragment)) >= 0;) {
-        const outer_unit *m = mine(o, u);
+        const outer_unit *m = own_unit(o, u);
         outer_move_gather(o->move, memory->values, u);
         if (m)
             memcpy(memory->reference + m->at, memory->values,
@@ -262,7 +262,7 @@ void outer_take_reference(islands *o, bool with_rest)
 {
     const outer_memory *memory = &o->core.memory;
     for (int u = 0; u < o->core.units.count; u++) {
-        const outer_unit *m = mine(o, u);
+        const outer_unit *m = own_unit(o, u);
         for (int64_t i = 0; m && i < o->core.units.list[u].elements; i++)
             memory->values[i] = memory->reference[m->at + i] + (with_rest ? memory->rest[m->at + i] : 0);
         outer_move_scatter(o->move, u, memory->values);

@@ -1,9 +1,8 @@
-/* Gossip (NoLoCo, 2506.10911): an exchange is between a few islands, drawn anew every time, and waits for no others.
- *
- * After outer.every steps an island offers its weights, and takes those of its group (rule.h). A partner that has gone,
- * gone on, or does not come within outer.timeout is left out. An offer stays available while training goes on, until
- * the partners say that they hold it. Islands differ, and *the* model is their mean: the last exchange of a run, after
- * train.steps, is with all of them, and its result is the mean itself. */
+/* Gossip (NoLoCo, 2506.10911): an exchange is among a few islands, drawn anew every time, and waits for no others.
+ * After outer.every steps an island offers its weights, and fetches those of its group (rule.h). A partner that leaves,
+ * moves on, or does not come within outer.timeout is left out. An offer stays available during training until all
+ * partners confirm that they hold it. The model is the mean of the islands: the last exchange of a run, after
+ * train.steps, is among all of them and makes the mean. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +32,7 @@ static void leave_out(islands *o, int slot, const char *why)
              o->gossip.name[slot], why);
 }
 
-/* Leaves out partners with weights that will not arrive any more. `bad`: slots that some rank refused. */
+/* Leaves out partners with weights that cannot arrive any more. `bad`: slots that some rank refused. */
 static void drop_partners(islands *o, uint64_t here, uint64_t bad)
 {
     const roster *r = &o->core.roster;
@@ -68,7 +67,7 @@ static uint64_t still_fetching(const islands *o)
     return waiting;
 }
 
-/* Waits for them before the offer ends. */
+/* Waits until all partners have fetched, or outer.timeout, before the offer ends. */
 static status let_them_fetch(islands *o)
 {
     double began = clock_seconds(), until = o->core.now + o->core.config->outer.timeout;
@@ -84,7 +83,7 @@ static status let_them_fetch(islands *o)
     return STATUS_OK;
 }
 
-static void exchange(islands *o, const islands_position *p)
+static void exchange_weights(islands *o, const islands_position *p)
 {
     outer_hide_state(&o->core);
     outer_merge_weights(o, at_the_end(o, o->offered.step));
@@ -107,7 +106,7 @@ static void exchange(islands *o, const islands_position *p)
              *names ? names : "nobody", o->core.counts.disagreement);
 }
 
-static status push(islands *o, islands_position *p)
+static status push_round(islands *o, islands_position *p)
 {
     TRY(outer_look(&o->core));
     if (o->stage != OUTER_OFFERED)
@@ -115,7 +114,7 @@ static status push(islands *o, islands_position *p)
     uint64_t here = outer_fetch_offers(&o->core, o->gossip.number, o->gossip.partners);
     drop_partners(o, here, outer_refused(&o->core));
     if ((here & o->gossip.partners) == o->gossip.partners)
-        exchange(o, p);
+        exchange_weights(o, p);
     return STATUS_OK;
 }
 
@@ -128,7 +127,7 @@ static void finish_merge(islands *o, const islands_position *p)
         outer_apply_merge(o, o->core.fragment);
 }
 
-static status begin(islands *o, islands_position *p, int fragment)
+static status begin_round(islands *o, islands_position *p, int fragment)
 {
     outer *c = &o->core;
     bool last = at_the_end(o, p->step);
@@ -154,25 +153,25 @@ static status begin(islands *o, islands_position *p, int fragment)
     return STATUS_OK;
 }
 
-static status leave(islands *o, islands_position *p)
+static status leave_round(islands *o, islands_position *p)
 {
     (void)p;
     return let_them_fetch(o);
 }
 
 /* Exchanges every fragment with all islands. */
-static status end(islands *o, islands_position *p)
+static status end_round(islands *o, islands_position *p)
 {
     TRY(outer_finish(o, p));
     for (int f = 0; f < o->core.config->outer.fragments; f++) {
-        TRY(begin(o, p, f));
+        TRY(begin_round(o, p, f));
         TRY(outer_finish(o, p));
     }
     return let_them_fetch(o);
 }
 
-/* Takes over the state of an island that is further, if this one begins or has missed more than one exchange. */
-static status join(islands *o, islands_position *p)
+/* Takes over the state of a more advanced island, if this one begins or has missed more than one exchange. */
+static status join_round(islands *o, islands_position *p)
 {
     int64_t ahead = exchange_number(p->step + o->core.config->outer.every, 0);
     TRY(outer_look(&o->core));
@@ -183,4 +182,5 @@ static status join(islands *o, islands_position *p)
     return STATUS_OK;
 }
 
-const outer_topology outer_topology_gossip = {join, begin, push, finish_merge, leave, end};
+const outer_topology outer_topology_gossip = {join_round,   begin_round, push_round,
+                                              finish_merge, leave_round, end_round};

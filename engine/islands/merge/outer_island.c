@@ -73,7 +73,7 @@ json_t *islands_meta(const islands *o)
                      (json_int_t)(o->stage == OUTER_MERGED ? o->offered.apply_at : 0));
 }
 
-static int64_t within(const json_t *object, const char *key, int64_t low, int64_t high)
+static int64_t clamped_integer(const json_t *object, const char *key, int64_t low, int64_t high)
 {
     int64_t n = (int64_t)json_integer_value(json_object_get(object, key));
     return n < low ? low : n > high ? high : n;
@@ -83,12 +83,12 @@ static void read_meta(islands *o, const json_t *meta)
 {
     const int64_t most = (int64_t)1 << 40;
     const json_t *at = json_object_get(meta, "merged_at");
-    o->releases = within(meta, "releases", 0, most);
-    o->core.merge = within(meta, "merge", 0, most);
-    o->core.history = within(meta, "history", 0, INT64_MAX);
-    o->hint = (int)within(meta, "slot", 0, ROSTER_SLOTS - 1);
-    o->core.fragment = (int)within(meta, "fragment", 0, o->core.config->outer.fragments - 1);
-    o->offered.apply_at = within(meta, "settle_at", 0, most);
+    o->releases = clamped_integer(meta, "releases", 0, most);
+    o->core.merge = clamped_integer(meta, "merge", 0, most);
+    o->core.history = clamped_integer(meta, "history", 0, INT64_MAX);
+    o->hint = (int)clamped_integer(meta, "slot", 0, ROSTER_SLOTS - 1);
+    o->core.fragment = (int)clamped_integer(meta, "fragment", 0, o->core.config->outer.fragments - 1);
+    o->offered.apply_at = clamped_integer(meta, "settle_at", 0, most);
     o->stage = o->offered.apply_at > 0 ? OUTER_MERGED : OUTER_IDLE;
     for (int f = 0; f < o->core.config->outer.fragments; f++)
         o->merged_at[f] = (int64_t)json_integer_value(json_array_get(at, (size_t)f));

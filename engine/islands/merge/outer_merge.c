@@ -332,7 +332,7 @@ static status outer_join_all(islands *o, islands_position *p)
 
 /* ---- reporting and deciding -------------------------------------------------------------------------------------- */
 
-static void decide(islands *o, uint64_t takes)
+static void decide_merge(islands *o, uint64_t takes)
 {
     const roster *r = &o->core.roster;
     json_t *parts = json_array();
@@ -425,7 +425,7 @@ static void push_offer(islands *o)
     }
     uint64_t takes = roster_takes(&all, r, o->core.merge + 1, o->core.config->outer.min_islands, refused);
     if (outer_first_rank(&o->core) && r->reached && takes && (all || late) && !held_up)
-        decide(o, takes);
+        decide_merge(o, takes);
     if (o->core.now > o->offered.deadline + GRACE) {
         char why[96];
         snprintf(why, sizeof why, "not agreed on within outer.timeout (%d of %d islands offer a change%s)",
@@ -492,7 +492,7 @@ static status take_merge(islands *o)
     return STATUS_OK;
 }
 
-static status push(islands *o, islands_position *p)
+static status push_merge(islands *o, islands_position *p)
 {
     TRY(outer_look(&o->core));
     const roster *r = &o->core.roster;
@@ -537,12 +537,12 @@ static void finish_merge(islands *o, const islands_position *p)
     outer_undo_taken(o);
 }
 
-static status begin(islands *o, islands_position *p, int fragment)
+static status begin_merge(islands *o, islands_position *p, int fragment)
 {
     outer *c = &o->core;
     TRY(outer_look(c));
     if (!outer_is_at_head(c)) /* merged without this island */
-        TRY(push(o, p));
+        TRY(push_merge(o, p));
     if (!c->roster.reached) { /* the asking thread has reported it */
         c->counts.missed++;
         return STATUS_OK;
@@ -557,7 +557,7 @@ static status begin(islands *o, islands_position *p, int fragment)
     return STATUS_OK;
 }
 
-static status leave(islands *o, islands_position *p)
+static status leave_merges(islands *o, islands_position *p)
 {
     uint64_t others = roster_ready(&o->core.roster) & ~(1ull << o->core.slot);
     bool changed = p->step > o->merged_at[0] && o->core.config->outer.fragments == 1;
@@ -566,4 +566,4 @@ static status leave(islands *o, islands_position *p)
     return outer_hand_over(o, p, "merge");
 }
 
-const outer_topology outer_topology_all = {outer_join_all, begin, push, finish_merge, leave, NULL};
+const outer_topology outer_topology_all = {outer_join_all, begin_merge, push_merge, finish_merge, leave_merges, NULL};

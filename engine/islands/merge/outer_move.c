@@ -29,7 +29,7 @@ struct outer_move {
 
 /* ---- shares of all ranks ----------------------------------------------------------------------------------------- */
 
-static bool intersect(overlap *out, const unit *u, const checkpoint_piece *p)
+static bool intersect_unit(overlap *out, const unit *u, const checkpoint_piece *p)
 {
     bool matrix = p->of.dims > 1;
     box rows = {{u->first, 0}, {u->rows, matrix ? p->of.global[1] : 1}}, held = p->of.part;
@@ -55,7 +55,7 @@ static int list_mine(overlap **out, const outer *o, const checkpoint_piece *piec
         MUST(wanted < o->units.tensor_count, "%s is no tensor of the model", pieces[i].of.name);
         for (int u = 0; u < o->units.count; u++) {
             overlap s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
-            if (o->units.list[u].tensor == wanted && intersect(&s, &o->units.list[u], &pieces[i]))
+            if (o->units.list[u].tensor == wanted && intersect_unit(&s, &o->units.list[u], &pieces[i]))
                 APPEND(*out, n) = s;
         }
     }
@@ -164,7 +164,7 @@ static void copy_piece(const outer_move *m, const checkpoint_piece *p, const ove
 }
 
 /* Returns the memory of a share within its unit's values: its start and row layout. */
-static box_memory place(float *values, const outer_move *m, const overlap *s)
+static box_memory in_unit(float *values, const outer_move *m, const overlap *s)
 {
     const unit *u = &m->core->units.list[s->unit];
     int64_t columns = u->elements / u->rows;
@@ -173,12 +173,12 @@ static box_memory place(float *values, const outer_move *m, const overlap *s)
 }
 
 /* Returns the memory of a share's elements alone, in the scratch. */
-static box_memory packed(const outer_move *m, const overlap *s)
+static box_memory in_scratch(const outer_move *m, const overlap *s)
 {
     return (box_memory){m->core->memory.scratch, DTYPE_FP32, {s->part.size[1], 1}};
 }
 
-static void send(const outer_move *m, int64_t count, int to)
+static void send_values(const outer_move *m, int64_t count, int to)
 {
     comm_run(&(comm_call){.kind = COMM_SEND,
                           .group = comm_world(m->core->world),
@@ -188,7 +188,7 @@ static void send(const outer_move *m, int64_t count, int to)
                           .peer = to});
 }
 
-static void receive(const outer_move *m, int64_t count, int from)
+static void receive_values(const outer_move *m, int64_t count, int from)
 {
     comm_run(&(comm_call){.kind = COMM_RECEIVE,
                           .group = comm_world(m->core->world),
@@ -204,13 +204,13 @@ void outer_move_gather(outer_move *m, float *values, int u)
     for (int i = m->given.first[u]; i < m->given.first[u + 1]; i++) {
         const overlap *s = &m->given.list[i];
         int64_t count = box_volume(2, s->part.size);
-        box_memory scratch = packed(m, s), to = owner == me ? place(values, m, s) : scratch;
+        box_memory scratch = in_scratch(m, s), to = owner == me ? in_unit(values, m, s) : scratch;
         if (s->rank == me)
             copy_piece(m, &m->given.pieces[s->piece], s, &to, false);
         if (s->rank == me && owner != me)
-            send(m, count, owner);
+            send_values(m, count, owner);
         if (s->rank != me && owner == me) {
-            receive(m, count, s->rank);
+            receive_values(m, count, s->rank);
             box_convert(&to, &scratch, 2, s->part.size);
         }
     }
@@ -222,13 +222,13 @@ void outer_move_scatter(outer_move *m, int u, const float *values)
     for (int i = m->held.first[u]; i < m->held.first[u + 1]; i++) {
         const overlap *s = &m->held.list[i];
         int64_t count = box_volume(2, s->part.size);
-        box_memory scratch = packed(m, s), from = owner == me ? place((float *)(uintptr_t)values, m, s) : scratch;
+        box_memory scratch = in_scratch(m, s), from = owner == me ? in_unit((float *)(uintptr_t)values, m, s) : scratch;
         if (owner == me && s->rank != me) {
             box_convert(&scratch, &from, 2, s->part.size);
-            send(m, count, s->rank);
+            send_values(m, count, s->rank);
         }
         if (owner != me && s->rank == me)
-            receive(m, count, owner);
+            receive_values(m, count, owner);
         if (s->rank == me)
             copy_piece(m, &m->held.pieces[s->piece], s, &from, true);
     }

@@ -29,7 +29,7 @@ static bool server_is_there(islands *o)
 }
 
 /* Returns the server's answer to this island's last offer; NULL: none yet. */
-static const roster_part *answer(const islands *o)
+static const roster_part *server_answer(const islands *o)
 {
     const roster *r = &o->core.roster;
     for (int i = 0; i < r->parts; i++)
@@ -118,13 +118,13 @@ static void end_offer(islands *o, const roster_part *part)
         begin_pull(o, merge);
 }
 
-static status push(islands *o, islands_position *p)
+static status push_offer(islands *o, islands_position *p)
 {
     (void)p;
     TRY(outer_look(&o->core));
     bool open = o->stage == OUTER_OFFERED || o->stage == OUTER_WITHDRAWING;
-    if (open && answer(o))
-        end_offer(o, answer(o));
+    if (open && server_answer(o))
+        end_offer(o, server_answer(o));
     else if (o->stage == OUTER_OFFERED && !server_is_there(o) && o->core.roster.reached)
         outer_withdraw(o, "the server is away");
     else if (o->stage == OUTER_OFFERED && outer_must_end(&o->core))
@@ -138,7 +138,7 @@ static status push(islands *o, islands_position *p)
     return STATUS_OK;
 }
 
-static status begin(islands *o, islands_position *p, int fragment)
+static status begin_offer(islands *o, islands_position *p, int fragment)
 {
     TRY(outer_look(&o->core));
     if (server_is_there(o))
@@ -154,7 +154,7 @@ static void finish_merge(islands *o, const islands_position *p)
     outer_announce(&o->core, p->step, p->updates);
 }
 
-static status leave(islands *o, islands_position *p)
+static status leave_server(islands *o, islands_position *p)
 {
     return o->stage == OUTER_IDLE && p->step > o->merged_at[0] ? outer_hand_over(o, p, "push") : STATUS_OK;
 }
@@ -188,7 +188,7 @@ static bool keeps_change(const islands *o, const islands_position *p)
     return o->resumed && o->stage == OUTER_IDLE && p->step > o->merged_at[0] && fresh;
 }
 
-static status join(islands *o, islands_position *p)
+static status join_server(islands *o, islands_position *p)
 {
     TRY(wait_for_server(o));
     bool there = model_is_there(o);
@@ -214,4 +214,4 @@ static status join(islands *o, islands_position *p)
     return STATUS_OK;
 }
 
-const outer_topology outer_topology_server = {join, begin, push, finish_merge, leave, NULL};
+const outer_topology outer_topology_server = {join_server, begin_offer, push_offer, finish_merge, leave_server, NULL};

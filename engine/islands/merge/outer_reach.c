@@ -25,7 +25,7 @@ void outer_add_name(char *names, size_t bytes, const char *name)
 
 /* ---- a place ----------------------------------------------------------------------------------------------------- */
 
-static status claim(outer *o, int hint, const char *name, const char *const *endpoints)
+static status claim_slot(outer *o, int hint, const char *name, const char *const *endpoints)
 {
     const config_sources *nodes = &o->config->outer.rendezvous;
     AUTO_FREE char *where =
@@ -66,7 +66,7 @@ status outer_claim(outer *o, int hint)
     comm_all_gather_bytes(comm_world(o->world), all, mine, sizeof mine);
     for (int i = 0; i < ranks; i++)
         endpoints[i] = all + (size_t)i * TEXT;
-    status claimed = outer_first_rank(o) ? claim(o, hint, name, endpoints) : STATUS_OK;
+    status claimed = outer_first_rank(o) ? claim_slot(o, hint, name, endpoints) : STATUS_OK;
     etcd_wipe_login(&o->login);
     TRY(comm_all_status(comm_world(o->world), claimed));
     o->slot = outer_first_rank(o) ? membership_slot(o->membership) : 0;

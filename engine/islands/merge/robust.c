@@ -11,7 +11,7 @@ int robust_trimmed(int count)
 }
 
 /* Sorts ascending; insertion is the fastest at this size. */
-static void sort(double *x, int count)
+static void sort_values(double *x, int count)
 {
     for (int i = 1; i < count; i++) {
         double value = x[i];
@@ -33,7 +33,7 @@ double robust_median(const double *x, int count)
     MUST(count <= ROBUST_MOST, "a median of %d", count);
     for (int i = 0; i < count; i++)
         sorted[i] = x[i];
-    sort(sorted, count);
+    sort_values(sorted, count);
     return count > 0 ? middle_of(sorted, count) : 0;
 }
 
@@ -41,7 +41,7 @@ double robust_median(const double *x, int count)
 
 enum { LANES = 8, BLOCK = 1024 }; /* sums of every eighth product; elements of all changes that fit a cache */
 
-static double product(const float *x, const float *y, int64_t n)
+static double dot_product(const float *x, const float *y, int64_t n)
 {
     double lane[LANES] = {0}, sum = 0;
     int64_t i = 0;
@@ -63,7 +63,7 @@ void robust_products(double *products, const float *const *change, int count, in
         double *next = products;
         for (int i = 0; i < count; i++)
             for (int j = 0; j <= i; j++)
-                *next++ += product(change[i] + at, change[j] + at, length);
+                *next++ += dot_product(change[i] + at, change[j] + at, length);
     }
 }
 
@@ -126,7 +126,7 @@ static void take_medians(float *out, const float *const *change, int count, int6
     for (int64_t i = 0; i < n; i++) {
         for (int k = 0; k < count; k++)
             x[k] = change[k][i];
-        sort(x, count);
+        sort_values(x, count);
         out[i] = (float)middle_of(x, count);
     }
 }
@@ -145,7 +145,7 @@ static void take_trimmed_means(float *out, const float *const *change, int count
     for (int64_t i = 0; i < n; i++) {
         for (int k = 0; k < left; k++)
             x[k] = scale[k] * (double)kept[k][i];
-        sort(x, left);
+        sort_values(x, left);
         double sum = 0;
         for (int k = trimmed; k < left - trimmed; k++)
             sum += x[k];

@@ -103,7 +103,7 @@ double privacy_epsilon(int64_t releases, double noise, double delta)
 }
 
 /* Maps a draw to (0, 1), with 53 bits. */
-static double uniform(uint64_t draw)
+static double to_uniform(uint64_t draw)
 {
     return ((double)(draw >> 11) + 0.5) * 0x1p-53;
 }
@@ -116,7 +116,7 @@ void privacy_add_noise(float *values, double deviation, int64_t n)
     for (int64_t first = 0; first < n; first += DRAWS) {
         MUST(getrandom(draws, sizeof draws, 0) == sizeof draws, "the system has no random numbers");
         for (int i = 0; i < DRAWS && first + i < n; i++) { /* Box-Muller transform */
-            double radius = sqrt(-2 * log(uniform(draws[i & ~1]))), angle = turn * uniform(draws[i | 1]);
+            double radius = sqrt(-2 * log(to_uniform(draws[i & ~1]))), angle = turn * to_uniform(draws[i | 1]);
             values[first + i] += (float)(deviation * radius * (i & 1 ? sin(angle) : cos(angle)));
         }
     }

@@ -88,7 +88,7 @@ static status begin_model(server *v)
     return STATUS_OK;
 }
 
-static status load(server *v, const char *folder)
+static status load_checkpoint(server *v, const char *folder)
 {
     AUTO(checkpoint) *from = NULL;
     roster head = {0};
@@ -106,7 +106,7 @@ static status load(server *v, const char *folder)
 }
 
 /* Restores the latest readable checkpoint, named by rank 0 in turn; *found false: there is none. */
-static status restore(bool *found, server *v)
+static status restore_latest(bool *found, server *v)
 {
     comm_group *all = comm_world(v->world);
     checkpoint_offers offers = {0};
@@ -119,7 +119,7 @@ static status restore(bool *found, server *v)
         if (outer_first_rank(&v->core))
             snprintf(path, sizeof path, "%s", offers.folder[i]);
         comm_broadcast_bytes(all, path, sizeof path, 0);
-        s = comm_all_status(all, load(v, path));
+        s = comm_all_status(all, load_checkpoint(v, path));
         if (s == STATUS_OK || !v->config->checkpoint.fallback || i + 1 == offers.count)
             break;
         if (outer_first_rank(&v->core))
@@ -141,7 +141,7 @@ static status open_model(server *v)
             "checkpoint.resume %s: a server goes on from its own folder's latest checkpoint; to begin anew, "
             "give it another run.folder (and the islands another outer.run), with model.from",
             resume);
-    TRY(restore(&found, v));
+    TRY(restore_latest(&found, v));
     return found ? STATUS_OK : comm_all_status(comm_world(v->world), begin_model(v));
 }
 
@@ -197,7 +197,7 @@ static void server_files_close(server *v)
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
-static status publish(server *v, const char *name)
+static status publish_checkpoint(server *v, const char *name)
 {
     AUTO_FREE char *text = config_text(v->config);
     json_auto_t *meta = json_pack("{s:s, s:I, s:o}", "config", text, "step", (json_int_t)v->step, META,
@@ -223,7 +223,7 @@ static status server_files_save(server *v)
     snprintf(name, sizeof name, "step-%08lld", (long long)v->core.merge);
     status s = comm_all_status(all, checkpoint_writer_share(v->writer, v->checkpoints, name));
     if (s == STATUS_OK)
-        s = comm_all_status(all, outer_first_rank(&v->core) ? publish(v, name) : STATUS_OK);
+        s = comm_all_status(all, outer_first_rank(&v->core) ? publish_checkpoint(v, name) : STATUS_OK);
     watchdog_enter(v->watchdog, DURING_STEP, false, v->core.merge, "serving islands");
     if (s != STATUS_OK) {
         if (outer_first_rank(&v->core))
@@ -287,7 +287,7 @@ static double share_of(const server *v, const roster_part *part, int64_t base)
 }
 
 /* Carries out an answer that etcd has. */
-static void conclude(server *v)
+static void apply_answer(server *v)
 {
     static const char *const why[ROSTER_REFUSALS] = {
         [ROSTER_STALE] = "older than outer.staleness",
@@ -366,7 +366,7 @@ static bool is_durable(server *v)
     return false;
 }
 
-static void decide(server *v, int slot, roster_refusal refusal)
+static void decide_offer(server *v, int slot, roster_refusal refusal)
 {
     outer *o = &v->core;
     const roster_member *m = &o->roster.member[slot];
@@ -415,9 +415,9 @@ static void decide_next(server *v)
             continue;
         roster_refusal r = refusal_of(v, &o->roster.member[s]);
         if (r != ROSTER_TAKEN || bad >> s & 1)
-            decide(v, s, r != ROSTER_TAKEN ? r : ROSTER_UNSOUND);
+            decide_offer(v, s, r != ROSTER_TAKEN ? r : ROSTER_UNSOUND);
         else if (here >> s & 1)
-            decide(v, s, r);
+            decide_offer(v, s, r);
     }
 }
 
@@ -429,7 +429,7 @@ static void look_for_decision(server *v)
     for (int i = 0; i < r->parts; i++)
         won |= r->part[i].slot == v->slot && r->part[i].id == v->wanted.id;
     if (won)
-        conclude(v);
+        apply_answer(v);
     bool lost = !won && r->reached && r->settled >= v->number; /* withdrawn: the island keeps its change */
     if (lost && v->wanted.refusal == ROSTER_TAKEN)
         server_journal_drop(v, v->core.merge + 1);
@@ -455,7 +455,7 @@ static void save_in_passing(server *v)
         log_warn("%s; the server goes on", status_message());
 }
 
-static status work(bool *stopped, server *v)
+static status merge_offers(bool *stopped, server *v)
 {
     int64_t every = v->config->checkpoint.every;
     for (;;) {
@@ -512,7 +512,7 @@ static status agree_on_head(server *v)
     return STATUS_OK;
 }
 
-static status run(bool *stopped, server *v)
+static status run_server(bool *stopped, server *v)
 {
     watchdog_enter(v->watchdog, DURING_SETUP, true, 0, "opening the server");
     TRY(outer_open(&v->core, v->config, v->world, v->watchdog, true));
@@ -527,7 +527,7 @@ static status run(bool *stopped, server *v)
              v->config->outer.run, (long long)v->core.merge, comm_ranks(v->world), comm_ranks(v->world) > 1 ? "s" : "",
              BYTES_TEXT(arena_bytes(v->core.memory.arena)));
     seal_close();
-    status s = work(stopped, v);
+    status s = merge_offers(stopped, v);
     seal_open();
     TRY(s);
     TRY(server_files_save(v));
@@ -539,7 +539,7 @@ status islands_serve(bool *stopped, const config *c, comm *world, watchdog *w)
 {
     server v = {.config = c, .world = world, .watchdog = w, .slot = -1, .last_slot = -1};
     *stopped = false;
-    status s = run(stopped, &v);
+    status s = run_server(stopped, &v);
     outer_close(&v.core);
     server_files_close(&v);
     return s;

@@ -100,7 +100,7 @@ static bool is_needless(const char *file, int64_t first, int64_t last)
 }
 
 /* Removes, on rank 0, all entries that are not for a merge from `first` to `last`; none if listing fails. */
-static void tidy(const server *v, int64_t first, int64_t last)
+static void remove_entries(const server *v, int64_t first, int64_t last)
 {
     RELEASED_BY(reading_names_free) reading_names all;
     if (reading_folder(&all, v->journal) != STATUS_OK)
@@ -134,7 +134,7 @@ static status set_aside(const server *v, int64_t first, int64_t last)
 void server_journal_saved(server *v)
 {
     if (outer_first_rank(&v->core)) /* keep later ones: the next may be on its way to etcd */
-        tidy(v, v->core.merge + 1, INT64_MAX);
+        remove_entries(v, v->core.merge + 1, INT64_MAX);
     v->journal_entries = 0;
 }
 
@@ -348,7 +348,7 @@ status server_journal_replay(server *v, const roster *head)
         s = set_aside(v, v->core.merge + 1, last);
     TRY(comm_all_status(all, s));
     if (outer_first_rank(&v->core)) /* keep the entries until the next save: the server may die again before it */
-        tidy(v, before + 1, v->core.merge);
+        remove_entries(v, before + 1, v->core.merge);
     if (v->core.merge > before)
         log_info("server: merges %lld to %lld are made again from the journal", (long long)before + 1,
                  (long long)v->core.merge);

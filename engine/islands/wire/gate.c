@@ -79,7 +79,7 @@ void *gate_socket(const gate *g)
 
 /* ---- one connection ---- */
 
-static bool split(char host[ADDRESS], int *port, const struct sockaddr_storage *at)
+static bool split_ip(char host[ADDRESS], int *port, const struct sockaddr_storage *at)
 {
     const struct sockaddr_in *four = (const struct sockaddr_in *)at;
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)at;
@@ -96,15 +96,15 @@ static int dup_connection(char from[ADDRESS], int fd, int port)
     socklen_t a = sizeof own, b = sizeof peer;
     char host[ADDRESS];
     int here = -1, there, copy = dup(fd);
-    bool ours = copy >= 0 && getsockname(copy, (struct sockaddr *)&own, &a) == 0 && split(host, &here, &own) &&
-                here == port && getpeername(copy, (struct sockaddr *)&peer, &b) == 0 && split(from, &there, &peer);
+    bool ours = copy >= 0 && getsockname(copy, (struct sockaddr *)&own, &a) == 0 && split_ip(host, &here, &own) &&
+                here == port && getpeername(copy, (struct sockaddr *)&peer, &b) == 0 && split_ip(from, &there, &peer);
     if (!ours && copy >= 0)
         close(copy);
     return ours ? copy : -1;
 }
 
 /* Shuts the connection down; ZeroMQ sees its end and closes it. */
-static void cut(int fd, int port)
+static void shut_down(int fd, int port)
 {
     char from[ADDRESS];
     AUTO_CLOSE own = dup_connection(from, fd, port);
@@ -114,21 +114,21 @@ static void cut(int fd, int port)
 
 /* ---- all connections --------------------------------------------------------------------------------------------- */
 
-static void drop(gate *g, int i)
+static void drop_connection(gate *g, int i)
 {
     g->list[i].origin->count--;
     g->count--;
     memmove(&g->list[i], &g->list[i + 1], (size_t)(g->count - i) * sizeof *g->list);
 }
 
-static void forget(gate *g, int fd)
+static void forget_descriptor(gate *g, int fd)
 {
     for (int i = g->count - 1; i >= 0; i--)
         if (g->list[i].fd == fd)
-            drop(g, i);
+            drop_connection(g, i);
 }
 
-static void sweep(gate *g, int port)
+static void sweep_connections(gate *g, int port)
 {
     double now = clock_seconds();
     if (now < g->swept + SWEEP)
@@ -138,7 +138,7 @@ static void sweep(gate *g, int port)
         char from[ADDRESS];
         AUTO_CLOSE own = dup_connection(from, g->list[i].fd, port);
         if (own < 0 || strcmp(from, g->list[i].origin->from) != 0)
-            drop(g, i);
+            drop_connection(g, i);
     }
 }
 
@@ -167,22 +167,22 @@ static void cut_busiest(gate *g, char from[ADDRESS], int port)
     while (g->list[last].origin != most)
         last--;
     memcpy(from, most->from, ADDRESS);
-    cut(g->list[last].fd, port);
-    drop(g, last);
+    shut_down(g->list[last].fd, port);
+    drop_connection(g, last);
 }
 
 /* Admits a new connection. True: it, or another, is cut off for it, with the address in `from`. */
-static bool admit(gate *g, char from[ADDRESS], int fd, int port)
+static bool admit_connection(gate *g, char from[ADDRESS], int fd, int port)
 {
     char host[ADDRESS];
     bool cut_one = false;
     AUTO_CLOSE own = dup_connection(host, fd, port);
     if (own < 0)
-        return false; /* gone already */
-    forget(g, fd);    /* its end event was missed */
+        return false;         /* gone already */
+    forget_descriptor(g, fd); /* its end event was missed */
     const origin *known = find_origin(g, host);
     if (g->count >= g->most || (known && known->count >= g->most / 2))
-        sweep(g, port);
+        sweep_connections(g, port);
     if (g->count >= g->most) {
         cut_busiest(g, from, port);
         cut_one = true;
@@ -190,7 +190,7 @@ static bool admit(gate *g, char from[ADDRESS], int fd, int port)
     origin *o = find_origin(g, host);
     if (o->count >= g->most / 2) {
         memcpy(from, host, ADDRESS);
-        cut(fd, port);
+        shut_down(fd, port);
         return true;
     }
     if (o->count++ == 0)
@@ -222,8 +222,8 @@ int gate_look(gate *g, char from[64], const char *endpoint)
     int event, fd, refused = 0, port = colon ? atoi(colon + 1) : -1;
     for (int i = 0; i < EVENTS_A_TURN && next_event(&event, &fd, g); i++)
         if (event == ZMQ_EVENT_ACCEPTED)
-            refused += admit(g, from, fd, port);
+            refused += admit_connection(g, from, fd, port);
         else
-            forget(g, fd);
+            forget_descriptor(g, fd);
     return refused;
 }

@@ -62,7 +62,7 @@ struct transport {
 /* ---- refusing ---------------------------------------------------------------------------------------------------- */
 
 /* Counts every refusal and logs a few: outsiders cannot fill the log. */
-static void refuse(transport *t, const char *what, const char *why)
+static void refuse_message(transport *t, const char *what, const char *why)
 {
     enum { SAID = 20 };
     atomic_fetch_add(&t->refused, 1);
@@ -110,7 +110,7 @@ static void answer_zap(transport *t)
         char from[ZAP_BYTES + 32];
         int length = whole && r.length[3] > 0 && r.length[3] < ZAP_BYTES ? r.length[3] : 0;
         snprintf(from, sizeof from, "a connection from %.*s", length, (const char *)r.frame[3]);
-        refuse(t, from, "its key is not among the trusted ones (outer.keys)");
+        refuse_message(t, from, "its key is not among the trusted ones (outer.keys)");
     }
     const char *code = trusted ? "200" : "400";
     if (trusted)
@@ -126,7 +126,7 @@ static void answer_zap(transport *t)
 /* ---- serving ----------------------------------------------------------------------------------------------------- */
 
 /* True if a slice may be sent now. Keeps at most a tenth of a second's allowance. */
-static bool allowed(transport *t)
+static bool may_send(transport *t)
 {
     double rate = t->options.bandwidth, now = clock_seconds();
     if (rate <= 0)
@@ -170,7 +170,7 @@ static bool has_room(transport *t, int key)
     return atomic_load(&t->queued) + WIRE_MESSAGE <= most && atomic_load(&t->queued_by[key]) + WIRE_MESSAGE <= of_key;
 }
 
-static void reply(transport *t, zmq_msg_t *from, wire_message *m, int key)
+static void send_reply(transport *t, zmq_msg_t *from, wire_message *m, int key)
 {
     static const char nothing[1];
     zmq_msg_t out;
@@ -218,9 +218,9 @@ static bool serve_one(transport *t)
             s = status_fail(STATUS_FAILED, "answers to key %.8s... wait, and nobody reads them",
                             t->options.keys->trusted[key]);
         if (s != STATUS_OK)
-            refuse(t, "a request", status_message());
+            refuse_message(t, "a request", status_message());
         else
-            reply(t, &from, &m, key);
+            send_reply(t, &from, &m, key);
         while (more && zmq_msg_recv(&message, t->server, ZMQ_DONTWAIT) >= 0)
             more = zmq_msg_more(&message);
     }
@@ -238,7 +238,7 @@ static void set_option(void *socket, int option, int value)
 }
 
 /* `longest`: limit of a frame, bytes. */
-static void bound(void *socket, int64_t longest)
+static void bound_frames(void *socket, int64_t longest)
 {
     set_option(socket, ZMQ_LINGER, 0);
     set_option(socket, ZMQ_SNDHWM, 2 * WINDOW);
@@ -246,7 +246,7 @@ static void bound(void *socket, int64_t longest)
     MUST(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) == 0, "ZeroMQ knows no ZMQ_MAXMSGSIZE");
 }
 
-static void disconnect(fetch *f)
+static void close_fetch(fetch *f)
 {
     if (f->socket)
         zmq_close(f->socket);
@@ -255,10 +255,10 @@ static void disconnect(fetch *f)
 
 static void connect_to(transport *t, fetch *f)
 {
-    disconnect(f);
+    close_fetch(f);
     f->socket = zmq_socket(t->zmq, ZMQ_DEALER);
     MUST(f->socket, "cannot open a socket of ZeroMQ: %s", zmq_strerror(zmq_errno()));
-    bound(f->socket, LONGEST);
+    bound_frames(f->socket, LONGEST);
     zmq_setsockopt(f->socket, ZMQ_CURVE_SERVERKEY, f->key, KEYS_TEXT - 1);
     zmq_setsockopt(f->socket, ZMQ_CURVE_PUBLICKEY, t->options.keys->mine, KEYS_TEXT - 1);
     zmq_setsockopt(f->socket, ZMQ_CURVE_SECRETKEY, t->options.keys->secret, KEYS_TEXT - 1);
@@ -268,7 +268,7 @@ static void connect_to(transport *t, fetch *f)
     f->heard = clock_seconds();
     f->begins = false;
     if (strncmp(f->endpoint, "tcp://", 6) != 0 || zmq_connect(f->socket, f->endpoint) != 0)
-        refuse(t, f->endpoint, "no address of a peer");
+        refuse_message(t, f->endpoint, "no address of a peer");
 }
 
 static int32_t slice_at(const transport_part *p, int64_t first)
@@ -277,7 +277,7 @@ static int32_t slice_at(const transport_part *p, int64_t first)
 }
 
 /* Skips parts without bytes. */
-static void advance(int *part, int64_t *first, const fetch *f, int64_t by)
+static void advance_part(int *part, int64_t *first, const fetch *f, int64_t by)
 {
     *first += by;
     while (*part < f->count && *first >= f->parts[*part].bytes) {
@@ -304,7 +304,7 @@ static void send_request(transport *t, fetch *f)
             return;
         atomic_fetch_add(&t->sent, (long long)sizeof out);
         f->asked++;
-        advance(&f->ask_part, &f->ask_first, f, m.bytes);
+        advance_part(&f->ask_part, &f->ask_first, f, m.bytes);
     }
 }
 
@@ -322,7 +322,7 @@ static void accept_reply(transport *t, fetch *f, const uint8_t *data, int64_t le
         (!p || m.unit != p->unit || m.first != f->arrive_first || m.bytes != slice_at(p, f->arrive_first)))
         s = status_fail(STATUS_FAILED, "it is not what was asked for");
     if (s != STATUS_OK) {
-        refuse(t, "a reply", status_message());
+        refuse_message(t, "a reply", status_message());
         return;
     }
     if (m.number > f->arrived) { /* an earlier slice is lost: go back to it */
@@ -336,7 +336,7 @@ static void accept_reply(transport *t, fetch *f, const uint8_t *data, int64_t le
     }
     memcpy((char *)p->to + m.first, data + WIRE_HEADER, (size_t)m.bytes);
     f->arrived++;
-    advance(&f->arrive_part, &f->arrive_first, f, m.bytes);
+    advance_part(&f->arrive_part, &f->arrive_first, f, m.bytes);
     if (f->arrive_part == f->count)
         f->state = TRANSPORT_DONE;
 }
@@ -360,7 +360,7 @@ static void work_on(transport *t, fetch *f)
     if (f->state == TRANSPORT_WORKING && !f->begins)
         send_request(t, f);
     else if (f->state != TRANSPORT_WORKING)
-        disconnect(f);
+        close_fetch(f);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
@@ -371,7 +371,7 @@ static int list_sockets(transport *t)
     int n = 0;
     t->polled[n++] = (zmq_pollitem_t){.socket = t->zap, .events = ZMQ_POLLIN};
     t->polled[n++] = (zmq_pollitem_t){.socket = gate_socket(t->gate), .events = ZMQ_POLLIN};
-    if (allowed(t))
+    if (may_send(t))
         t->polled[n++] = (zmq_pollitem_t){.socket = t->server, .events = ZMQ_POLLIN};
     for (int i = 0; i < t->options.fetches; i++)
         if (t->fetches[i].socket)
@@ -390,9 +390,9 @@ static void run_thread(void *context)
         char from[64], what[128];
         if (t->polled[1].revents & ZMQ_POLLIN && gate_look(t->gate, from, t->endpoint) > 0) {
             snprintf(what, sizeof what, "connections from %s", from);
-            refuse(t, what, "one address, or all of them together, would have more than they may");
+            refuse_message(t, what, "one address, or all of them together, would have more than they may");
         }
-        for (int i = 0; i < REQUESTS_A_TURN && allowed(t) && serve_one(t); i++)
+        for (int i = 0; i < REQUESTS_A_TURN && may_send(t) && serve_one(t); i++)
             continue;
         worker_lock(&t->worker);
         for (int i = 0; i < t->options.fetches; i++) {
@@ -400,12 +400,12 @@ static void run_thread(void *context)
             if (f->state == TRANSPORT_WORKING)
                 work_on(t, f);
             else
-                disconnect(f);
+                close_fetch(f);
         }
         worker_unlock(&t->worker);
     }
     for (int i = 0; i < t->options.fetches; i++)
-        disconnect(&t->fetches[i]);
+        close_fetch(&t->fetches[i]);
 }
 
 /* ---- this node's address, as its route to another node shows it -------------------------------------------------- */
@@ -473,7 +473,7 @@ static status open_server(transport *t)
     if (!t->zap || !t->server || zmq_bind(t->zap, "inproc://zeromq.zap.01") != 0)
         return status_fail(STATUS_FAILED, "cannot open sockets of ZeroMQ: %s", zmq_strerror(zmq_errno()));
     set_option(t->zap, ZMQ_LINGER, 0);
-    bound(t->server, LONGEST_REQUEST);
+    bound_frames(t->server, LONGEST_REQUEST);
     set_option(t->server, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
     TRY(gate_open(&t->gate, t->zmq, t->server));
     if (zmq_setsockopt(t->server, ZMQ_CURVE_SERVER, &yes, sizeof yes) != 0 ||
@@ -558,7 +558,7 @@ void transport_fetch(transport *t, int which, const char *endpoint, const char *
     log_make_printable(f->endpoint); /* foreign text */
     snprintf(f->key, sizeof f->key, "%s", key);
     MUST(getrandom(&f->nonce, sizeof f->nonce, 0) == sizeof f->nonce, "the system has no random numbers");
-    advance(&f->ask_part, &f->ask_first, f, 0);
+    advance_part(&f->ask_part, &f->ask_first, f, 0);
     f->arrive_part = f->ask_part;
     if (f->ask_part == what->count)
         f->state = TRANSPORT_DONE;

@@ -140,7 +140,7 @@ static void rest_disk(blocks *b, int error)
 }
 
 /* True unless the folder is known to fail. The lock is held. */
-static bool works(const blocks *b)
+static bool folder_works(const blocks *b)
 {
     return b->disk && !b->distrusted && clock_seconds() >= b->write_after;
 }
@@ -148,7 +148,7 @@ static bool works(const blocks *b)
 static bool may_write(blocks *b)
 {
     WORKER_HELD(&b->worker);
-    return works(b);
+    return folder_works(b);
 }
 
 static bool may_read(blocks *b)
@@ -189,7 +189,7 @@ static slot *find_slot(blocks *b, const blocks_object *o, int64_t block)
 /* Returns the empty or least recently used slot; NULL: all are being filled. A working folder touches few slots. */
 static slot *take_slot(blocks *b)
 {
-    int count = works(b) ? BLOCKS_WORKERS + 1 : b->slots;
+    int count = folder_works(b) ? BLOCKS_WORKERS + 1 : b->slots;
     slot *best = NULL;
     for (int i = 0; i < count; i++) {
         slot *s = &b->slot[i];
@@ -257,7 +257,7 @@ static status store_of(object_store **out, fetcher *h, int bucket)
     return STATUS_OK;
 }
 
-static status fetch(fetcher *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes)
+static status fetch_range(fetcher *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes)
 {
     object_store *store = NULL;
     TRY(store_of(&store, h, o->bucket));
@@ -322,7 +322,7 @@ static void keep_block(fetcher *h, const blocks_name *name, const void *data, in
 }
 
 /* Fetches the block into memory and the folder, unless it is there. */
-static status bring(fetcher *h, blocks_object *o, int64_t block)
+static status fetch_block(fetcher *h, blocks_object *o, int64_t block)
 {
     blocks *b = h->owner;
     const blocks_name name = name_of(o, block);
@@ -331,7 +331,7 @@ static status bring(fetcher *h, blocks_object *o, int64_t block)
     if (!s)
         return STATUS_OK;
     bool there = false, locked = lock_block(&there, h, &name, bytes);
-    status got = there ? STATUS_OK : fetch(h, o, s->bytes, block * o->block, bytes);
+    status got = there ? STATUS_OK : fetch_range(h, o, s->bytes, block * o->block, bytes);
     if (!there && got == STATUS_OK)
         got = check_sum(o, block, s->bytes);
     if (!there && got == STATUS_OK) {
@@ -360,7 +360,7 @@ bool blocks_expect(blocks_object *o, int64_t offset, int64_t bytes)
     blocks *b = o->owner;
     WORKER_HELD(&b->worker);
     /* no more than the folder, or memory, has room for until they are read */
-    int64_t most = works(b) ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->most_ahead;
+    int64_t most = folder_works(b) ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->most_ahead;
     most = most < 1 ? 1 : most > BLOCKS_MOST_AHEAD ? BLOCKS_MOST_AHEAD : most;
     for (int64_t n = offset / o->block; n * o->block < offset + bytes; n++) {
         if (find_expected(b, o, n) >= 0 || (b->settings.use == BLOCKS_IN_ORDER && find_slot(b, o, n)))
@@ -407,7 +407,7 @@ static void fetch_ahead(void *argument)
     while (wait_for_expected(b, &o, &block)) {
         const blocks_name name = name_of(o, block);
         if (!may_read(b) || !blocks_disk_has(b->disk, &name, block_bytes(o, block)))
-            (void)bring(h, o, block);
+            (void)fetch_block(h, o, block);
     }
 }
 
@@ -462,7 +462,7 @@ static status read_piece(blocks_object *o, void *to, int64_t block, int64_t with
            !copy_from_disk(b, to, o, block, within, bytes)) {
         if (began == 0)
             began = clock_seconds();
-        got = bring(&b->fetcher[BLOCKS_READER], o, block);
+        got = fetch_block(&b->fetcher[BLOCKS_READER], o, block);
         if (is_stopped(b))
             got = status_fail(STATUS_FAILED, "s3://%s/%s: stopped", b->bucket[o->bucket], o->key);
     }
@@ -605,7 +605,7 @@ static status fetch_whole(bool *kept, fetcher *h, blocks_object *o, char *memory
     for (int64_t at = 0, now; at < o->bytes && got == STATUS_OK; at += now) {
         now = o->bytes - at < b->slot_bytes ? o->bytes - at : b->slot_bytes;
         char *to = memory ? memory + at : s->bytes;
-        got = fetch(h, o, to, at, now);
+        got = fetch_range(h, o, to, at, now);
         if (got != STATUS_OK)
             break;
         crc = crc32c(crc, to, now);

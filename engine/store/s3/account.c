@@ -31,7 +31,7 @@ bool account_same(const account *a, const account *b)
 }
 
 /* Returns a variable that is set and not empty; else NULL. */
-static const char *variable(const char *name)
+static const char *get_variable(const char *name)
 {
     const char *value = getenv(name);
     return value && *value ? value : NULL;
@@ -53,7 +53,7 @@ static void take_line(account *p, const char *name, const char *value)
 }
 
 /* Strips space at both ends, in place. */
-static char *trim(char *text)
+static char *trim_space(char *text)
 {
     while (isspace((unsigned char)*text))
         text++;
@@ -66,9 +66,9 @@ static char *trim(char *text)
 static bool names_profile(char *line, const char *name)
 {
     line[strcspn(line, "]")] = 0;
-    char *inside = trim(line + 1);
+    char *inside = trim_space(line + 1);
     if (strncmp(inside, "profile", 7) == 0 && isspace((unsigned char)inside[7]))
-        inside = trim(inside + 7);
+        inside = trim_space(inside + 7);
     return strcmp(inside, name) == 0;
 }
 
@@ -87,7 +87,7 @@ static void take_lines(bool *found, account *p, char *text, const char *name)
             *found = *found || inside;
         } else if (inside && equals && !isspace((unsigned char)*line) && *line != '#' && *line != ';') {
             *equals = 0;
-            take_line(p, trim(line), trim(equals + 1));
+            take_line(p, trim_space(line), trim_space(equals + 1));
         }
     }
 }
@@ -107,7 +107,7 @@ static status take_file(bool *found, account *p, const char *path, const char *n
 
 static char *path_of(const char *name, const char *within_home)
 {
-    const char *given = variable(name), *home = variable("HOME");
+    const char *given = get_variable(name), *home = get_variable("HOME");
     return given ? must_strdup(given) : must_format("%s/.aws/%s", home ? home : "", within_home);
 }
 
@@ -123,7 +123,7 @@ static status check_printable(const char *what, const char *text, const char *fr
     return STATUS_OK;
 }
 
-static status check(const account *a)
+static status check_account(const account *a)
 {
     TRY(check_printable("access key", a->id, a->source));
     TRY(check_printable("secret key", a->secret, a->source));
@@ -149,8 +149,8 @@ static char *first_of(const char *a, const char *b, const char *c, const char *d
 
 static status take_keys(account *out, const account *p, bool found, const char *name, const char *files)
 {
-    const char *id = variable("AWS_ACCESS_KEY_ID"), *secret = variable("AWS_SECRET_ACCESS_KEY");
-    const char *token = variable("AWS_SESSION_TOKEN"), *unsigned_too = variable("AWS_NO_SIGN_REQUEST");
+    const char *id = get_variable("AWS_ACCESS_KEY_ID"), *secret = get_variable("AWS_SECRET_ACCESS_KEY");
+    const char *token = get_variable("AWS_SESSION_TOKEN"), *unsigned_too = get_variable("AWS_NO_SIGN_REQUEST");
     out->anonymous = unsigned_too && (strcasecmp(unsigned_too, "true") == 0 || strcmp(unsigned_too, "1") == 0);
     if (out->anonymous) {
         out->source = must_strdup("AWS_NO_SIGN_REQUEST");
@@ -190,19 +190,19 @@ status account_load(account *out)
     RELEASED_BY(account_wipe) account a = {0};
     RELEASED_BY(account_wipe) account p = {0};
     bool found = false;
-    const char *name = variable("AWS_PROFILE") ? variable("AWS_PROFILE") : "default";
+    const char *name = get_variable("AWS_PROFILE") ? get_variable("AWS_PROFILE") : "default";
     AUTO_FREE char *keys = path_of("AWS_SHARED_CREDENTIALS_FILE", "credentials");
     AUTO_FREE char *config = path_of("AWS_CONFIG_FILE", "config");
     AUTO_FREE char *files = must_format("%s and %s", keys, config);
     TRY(take_file(&found, &p, keys, name));
     TRY(take_file(&found, &p, config, name));
     TRY(take_keys(&a, &p, found, name, files));
-    a.region = first_of(variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"), p.region, "us-east-1");
-    a.endpoint = first_of(variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"), p.endpoint, NULL);
-    a.ca_file = first_of(variable("AWS_CA_BUNDLE"), p.ca_file, variable("SSL_CERT_FILE"), find_authorities());
+    a.region = first_of(get_variable("AWS_REGION"), get_variable("AWS_DEFAULT_REGION"), p.region, "us-east-1");
+    a.endpoint = first_of(get_variable("AWS_ENDPOINT_URL_S3"), get_variable("AWS_ENDPOINT_URL"), p.endpoint, NULL);
+    a.ca_file = first_of(get_variable("AWS_CA_BUNDLE"), p.ca_file, get_variable("SSL_CERT_FILE"), find_authorities());
     for (size_t n = a.endpoint ? strlen(a.endpoint) : 0; n > 0 && a.endpoint[n - 1] == '/'; n--)
         a.endpoint[n - 1] = 0;
-    TRY(check(&a));
+    TRY(check_account(&a));
     *out = a;
     a = (account){0};
     return STATUS_OK;

@@ -21,13 +21,13 @@ typedef struct page {
     const char *wrong; /* error in the page; NULL: none */
 } page;
 
-static int hex(char c)
+static int hex_digit(char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : isxdigit((unsigned char)c) ? tolower((unsigned char)c) - 'a' + 10 : -1;
 }
 
 /* Decodes in place, "+" too; false: bad digits after a '%', or a key with a 0 or another control character. */
-static bool decode(char *text, bool coded)
+static bool decode_key(char *text, bool coded)
 {
     char *to = text;
     for (const char *at = text; *at; at++, to++) {
@@ -35,7 +35,7 @@ static bool decode(char *text, bool coded)
         if (coded && *at == '+')
             *to = ' ';
         if (coded && *at == '%') {
-            int high = hex(at[1]), low = high < 0 ? -1 : hex(at[2]);
+            int high = hex_digit(at[1]), low = high < 0 ? -1 : hex_digit(at[2]);
             if (low < 0)
                 return false;
             *to = (char)(high << 4 | low);
@@ -48,14 +48,14 @@ static bool decode(char *text, bool coded)
     return true;
 }
 
-static void forget(object_entry *e)
+static void free_entry(object_entry *e)
 {
     free(e->key);
     free(e->etag);
     *e = (object_entry){0};
 }
 
-static status lie(page *p, const char *what)
+static status refuse_list(page *p, const char *what)
 {
     p->wrong = what;
     return STATUS_FAILED;
@@ -65,9 +65,9 @@ static status add_entry(page *p)
 {
     object_listing *l = p->list;
     if (l->count == p->most)
-        return lie(p, "more objects than may be");
+        return refuse_list(p, "more objects than may be");
     if (!p->entry.key || (!p->entry.folder && p->entry.bytes < 0))
-        return lie(p, p->entry.key ? "an object without a size, or of more than 64 TiB" : "a key that is none");
+        return refuse_list(p, p->entry.key ? "an object without a size, or of more than 64 TiB" : "a key that is none");
     APPEND(l->entry, l->count) = p->entry;
     p->entry = (object_entry){.bytes = -1};
     return STATUS_OK;
@@ -76,7 +76,7 @@ static status add_entry(page *p)
 static status take_text(page *p, char **to, const char *text)
 {
     if (*to)
-        return lie(p, "an object with two names");
+        return refuse_list(p, "an object with two names");
     *to = must_strdup(text);
     return STATUS_OK;
 }
@@ -96,7 +96,7 @@ static status take_element(void *context, const char *path, const char *text)
     page *p = context;
     static const char root[] = "ListBucketResult";
     if (strncmp(path, root, strlen(root)) != 0)
-        return lie(p, "something else within");
+        return refuse_list(p, "something else within");
     p->listed = true;
     path += strlen(root) + (path[strlen(root)] == '/');
     if (strcmp(path, "EncodingType") == 0)
@@ -125,15 +125,15 @@ static status take_element(void *context, const char *path, const char *text)
 static status check_page(page *p, int64_t from)
 {
     if (!p->listed)
-        return lie(p, "nothing that is one");
+        return refuse_list(p, "nothing that is one");
     for (int64_t i = from; i < p->list->count; i++) {
         object_entry *e = &p->list->entry[i];
-        if (!decode(e->key, p->coded) || !*e->key)
-            return lie(p, "a key that is none");
+        if (!decode_key(e->key, p->coded) || !*e->key)
+            return refuse_list(p, "a key that is none");
         if (strncmp(e->key, p->prefix, strlen(p->prefix)) != 0)
-            return lie(p, "a key that was not asked for");
+            return refuse_list(p, "a key that was not asked for");
         if (e->folder && (p->deep || e->key[strlen(e->key) - 1] != '/'))
-            return lie(p, "a folder that is none");
+            return refuse_list(p, "a folder that is none");
         if (e->folder)
             e->bytes = 0;
         if (!e->etag)
@@ -161,7 +161,7 @@ static status fetch_page(page *p, object_store *s)
     c.key = p->prefix; /* used in messages */
     p->entry = (object_entry){.bytes = -1};
     status read = xml_read(r.text ? r.text : "", r.bytes, take_element, p);
-    forget(&p->entry);
+    free_entry(&p->entry);
     if (read == STATUS_OK)
         read = check_page(p, had);
     if (read != STATUS_OK) {
@@ -174,7 +174,7 @@ static status fetch_page(page *p, object_store *s)
     return STATUS_OK;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_keys(const void *a, const void *b)
 {
     const object_entry *x = a, *y = b;
     return strcmp(x->key, y->key);
@@ -184,7 +184,7 @@ static status check_order(const page *p, const object_store *s)
 {
     object_listing *l = p->list;
     if (l->count > 0)
-        qsort(l->entry, (size_t)l->count, sizeof *l->entry, compare);
+        qsort(l->entry, (size_t)l->count, sizeof *l->entry, compare_keys);
     for (int64_t i = 1; i < l->count; i++)
         if (strcmp(l->entry[i - 1].key, l->entry[i].key) == 0)
             return s3_refuse(s, &(s3_call){.doing = "list", .key = p->prefix}, "the store's list has an object twice");
@@ -207,7 +207,7 @@ status object_list(object_listing *out, object_store *s, const char *prefix, boo
 void object_listing_free(object_listing *l)
 {
     for (int64_t i = 0; i < l->count; i++)
-        forget(&l->entry[i]);
+        free_entry(&l->entry[i]);
     free(l->entry);
     *l = (object_listing){0};
 }

@@ -176,7 +176,7 @@ static bool has_secret(const object_store *s, const char *text)
     return false;
 }
 
-static s3_verdict explain(const object_store *s, s3_reply *r)
+static s3_verdict explain_reply(const object_store *s, s3_reply *r)
 {
     s3_verdict v = S3_FAILED;
     const char *advice = NULL, *name = r->error;
@@ -204,7 +204,7 @@ static s3_verdict explain(const object_store *s, s3_reply *r)
 }
 
 /* Reads the credentials again: their files may have been renewed. */
-static s3_verdict renew(object_store *s)
+static s3_verdict renew_account(object_store *s)
 {
     account now = {0};
     if (account_load(&now) != STATUS_OK || account_same(&now, &s->who)) {
@@ -220,7 +220,7 @@ static s3_verdict renew(object_store *s)
 }
 
 /* Changes the region, which becomes part of a host's name. */
-static s3_verdict move(object_store *s, s3_reply *r)
+static s3_verdict change_region(object_store *s, s3_reply *r)
 {
     if (!is_label(r->region) || strlen(r->region) > 40 || strcmp(r->region, s->who.region) == 0) {
         snprintf(r->why, sizeof r->why,
@@ -249,14 +249,14 @@ static s3_verdict set_clock(object_store *s, const s3_reply *r)
 
 static s3_verdict judge_error(object_store *s, s3_reply *r)
 {
-    s3_verdict v = explain(s, r);
+    s3_verdict v = explain_reply(s, r);
     if (v == S3_FAILED && strcmp(r->error, "RequestTimeTooSkewed") == 0)
         return set_clock(s, r);
     if (r->code == 301 || r->code == 307 || strcmp(r->error, "AuthorizationHeaderMalformed") == 0)
-        return move(s, r);
+        return change_region(s, r);
     bool expired = r->code == 401 || r->code == 403 || strstr(r->error, "Expired") || strstr(r->error, "Token");
     if (v == S3_FAILED && expired)
-        return renew(s);
+        return renew_account(s);
     return v;
 }
 
@@ -350,7 +350,7 @@ static s3_verdict classify_answer(attempt *a, http_answer *answer)
 /* ---- endpoint ---------------------------------------------------------------------------------------------------- */
 
 /* Returns scheme and host ("https://HOST:PORT"), and the bucket's path ("" or "/BUCKET", after the endpoint's own). */
-static void locate(char **origin, char **folder, const object_store *s)
+static void locate_bucket(char **origin, char **folder, const object_store *s)
 {
     const char *endpoint = s->who.endpoint, *region = s->who.region;
     if (endpoint) {
@@ -478,7 +478,7 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
     object_store *s = a->s;
     const s3_call *c = a->c;
     AUTO_FREE char *origin = NULL, *folder = NULL;
-    locate(&origin, &folder, s);
+    locate_bucket(&origin, &folder, s);
     AUTO_FREE char *host = host_of(origin), *path = must_format("%s/%s", folder, c->key);
     make_headers(h, s, c, host, strncmp(origin, "https", 5) == 0);
     AUTO_FREE char *sent = signature_path(path), *query = signature_query(c->query, c->queries);
@@ -518,17 +518,17 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
 
 /* ---- retrying ---------------------------------------------------------------------------------------------------- */
 
-static char *describe(const object_store *s, const s3_call *c)
+static char *describe_call(const object_store *s, const s3_call *c)
 {
     AUTO_FREE char *origin = NULL, *folder = NULL, *key = must_strdup(c->key);
-    locate(&origin, &folder, s);
+    locate_bucket(&origin, &folder, s);
     log_make_printable(key);
     return must_format("s3://%s/%s at %s", s->bucket, key, origin);
 }
 
 status s3_refuse(const object_store *s, const s3_call *c, const char *why)
 {
-    AUTO_FREE char *what = describe(s, c);
+    AUTO_FREE char *what = describe_call(s, c);
     return status_fail(STATUS_FAILED, "cannot %s %s: %s", c->doing, what, why);
 }
 
@@ -567,7 +567,7 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
         if (v != S3_AGAIN || c->once || is_stopped(s) || clock_seconds() - since > patience)
             return give_up(s, c, out, failures, clock_seconds() - since);
         if (failures == SAID) {
-            AUTO_FREE char *what = describe(s, c);
+            AUTO_FREE char *what = describe_call(s, c);
             log_warn("%s: %s; trying again", what, out->why);
         }
         double base = s->limits.first_pause > 0 ? s->limits.first_pause : 0.1;

@@ -28,7 +28,7 @@ void signature_hash(char hex[SIGNATURE_HEX], const void *data, int64_t bytes)
     write_hex(hex, hash);
 }
 
-static void authenticate(unsigned char out[HASH], const void *key, int key_bytes, const char *text)
+static void hmac_text(unsigned char out[HASH], const void *key, int key_bytes, const char *text)
 {
     unsigned char hash[EVP_MAX_MD_SIZE];
     MUST(HMAC(EVP_sha256(), key, key_bytes, (const unsigned char *)text, strlen(text), hash, NULL),
@@ -43,14 +43,14 @@ char *signature_path(const char *path)
     return http_coded(path, "/");
 }
 
-static int compare(const void *a, const void *b)
+static int compare_texts(const void *a, const void *b)
 {
     const char *const *x = a, *const *y = b;
     return strcmp(*x, *y);
 }
 
 /* Joins the texts, separated by `between`, and frees them. */
-static char *join(char **text, int count, const char *between)
+static char *join_texts(char **text, int count, const char *between)
 {
     size_t bytes = 1;
     for (int i = 0; i < count; i++)
@@ -74,10 +74,10 @@ char *signature_query(const http_pair *query, int queries)
         AUTO_FREE char *name = http_coded(query[i].name, ""), *value = http_coded(query[i].value, "");
         text[i] = must_format("%s\1%s", name, value);
     }
-    qsort(text, (size_t)queries, sizeof *text, compare);
+    qsort(text, (size_t)queries, sizeof *text, compare_texts);
     for (int i = 0; i < queries; i++)
         *strchr(text[i], '\1') = '=';
-    return join(text, queries, "&");
+    return join_texts(text, queries, "&");
 }
 
 /* Writes sorted lines "name:value" (into *lines, each with its end), and the names separated by ";". */
@@ -89,25 +89,25 @@ static void canonical_headers(char **lines, char **names, const signature_reques
         line[i] = must_format("%s\1%s\n", r->header[i].name, r->header[i].value);
         name[i] = must_strdup(r->header[i].name);
     }
-    qsort(line, (size_t)r->headers, sizeof *line, compare);
-    qsort(name, (size_t)r->headers, sizeof *name, compare);
+    qsort(line, (size_t)r->headers, sizeof *line, compare_texts);
+    qsort(name, (size_t)r->headers, sizeof *name, compare_texts);
     for (int i = 0; i < r->headers; i++)
         *strchr(line[i], '\1') = ':';
-    *lines = join(line, r->headers, "");
-    *names = join(name, r->headers, ";");
+    *lines = join_texts(line, r->headers, "");
+    *names = join_texts(name, r->headers, ";");
 }
 
 /* ---- signing ----------------------------------------------------------------------------------------------------- */
 
-static void sign(char hex[SIGNATURE_HEX], const signature_key *key, const char *day, const char *text)
+static void sign_text(char hex[SIGNATURE_HEX], const signature_key *key, const char *day, const char *text)
 {
     unsigned char hash[HASH];
     AUTO_FREE char *first = must_format("AWS4%s", key->secret);
-    authenticate(hash, first, (int)strlen(first), day);
-    authenticate(hash, hash, HASH, key->region);
-    authenticate(hash, hash, HASH, key->service);
-    authenticate(hash, hash, HASH, "aws4_request");
-    authenticate(hash, hash, HASH, text);
+    hmac_text(hash, first, (int)strlen(first), day);
+    hmac_text(hash, hash, HASH, key->region);
+    hmac_text(hash, hash, HASH, key->service);
+    hmac_text(hash, hash, HASH, "aws4_request");
+    hmac_text(hash, hash, HASH, text);
     write_hex(hex, hash);
     explicit_bzero(first, strlen(first));
 }
@@ -123,7 +123,7 @@ char *signature_authorization(const signature_key *key, const signature_request 
     AUTO_FREE char *scope = must_format("%s/%s/%s/aws4_request", day, key->region, key->service);
     signature_hash(hash, canonical, (int64_t)strlen(canonical));
     AUTO_FREE char *text = must_format("AWS4-HMAC-SHA256\n%s\n%s\n%s", r->time, scope, hash);
-    sign(signature, key, day, text);
+    sign_text(signature, key, day, text);
     return must_format("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s", key->id, scope, names,
                        signature);
 }

@@ -21,7 +21,7 @@ typedef struct reader {
     size_t used;
 } reader;
 
-static void refuse(reader *r, const char *what)
+static void refuse_xml(reader *r, const char *what)
 {
     r->wrong = what;
     (void)XML_StopParser(r->parser, XML_FALSE);
@@ -33,7 +33,7 @@ static void on_begin(void *context, const char *name, const char **attributes)
     size_t used = strlen(r->path);
     (void)attributes;
     if (r->depth == MOST_DEPTH || used + strlen(name) + 2 > MOST_PATH) {
-        refuse(r, "too many elements within each other");
+        refuse_xml(r, "too many elements within each other");
         return;
     }
     r->from[r->depth++] = used;
@@ -47,7 +47,7 @@ static void on_text(void *context, const char *text, int bytes)
 {
     reader *r = context;
     if (r->used + (size_t)bytes >= MOST_TEXT) {
-        refuse(r, "a text is too long");
+        refuse_xml(r, "a text is too long");
         return;
     }
     memcpy(r->text + r->used, text, (size_t)bytes);
@@ -72,7 +72,7 @@ static void on_end(void *context, const char *name)
 static void on_doctype(void *context, const char *name, const char *system, const char *public, int has_subset)
 {
     (void)name, (void)system, (void)public, (void)has_subset;
-    refuse(context, "a declaration");
+    refuse_xml(context, "a declaration");
 }
 
 status xml_read(const char *text, int64_t bytes, xml_taker *take, void *context)

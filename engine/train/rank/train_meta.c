@@ -25,7 +25,7 @@ static const struct {
 
 enum { FACTS = sizeof facts / sizeof *facts };
 
-static int64_t fact(const indexed_identity *x, int i)
+static int64_t identity_field(const indexed_identity *x, int i)
 {
     int64_t value;
     memcpy(&value, (const char *)x + facts[i].offset, sizeof value);
@@ -40,23 +40,23 @@ static json_t *list_sources(const config_sources *sources, const samples *s)
         samples_identify(&x, s, i);
         json_t *entry = json_pack("{s:s}", "path", sources->item[i].path);
         for (int k = 0; k < FACTS && entry; k++)
-            json_object_set_new(entry, facts[k].key, json_integer(fact(&x, k)));
+            json_object_set_new(entry, facts[k].key, json_integer(identity_field(&x, k)));
         MUST(entry && json_array_append_new(list, entry) == 0, "a path that is not UTF-8, or out of host memory");
     }
     return list;
 }
 
 /* Returns the difference between a data set and its saved facts, which the caller frees; NULL: none. */
-static char *difference(const json_t *saved, const config_source *source, const indexed_identity *now)
+static char *find_difference(const json_t *saved, const config_source *source, const indexed_identity *now)
 {
     for (int k = 0; k < FACTS; k++) {
         const json_t *before = json_object_get(saved, facts[k].key);
         if (!json_is_integer(before))
             return must_format("%s: the checkpoint does not say its %s", source->path, facts[k].key);
-        if (json_integer_value(before) != fact(now, k))
+        if (json_integer_value(before) != identity_field(now, k))
             return must_format("%s is not the data set that the checkpoint was made with: it had %lld %s, and has %lld",
                                source->path, (long long)json_integer_value(before), facts[k].words,
-                               (long long)fact(now, k));
+                               (long long)identity_field(now, k));
     }
     return NULL;
 }
@@ -73,7 +73,7 @@ static char *compare_sources(const json_t *saved, const config_sources *sources,
         if (!path || strcmp(path, sources->item[i].path) != 0)
             return must_format("the checkpoint was made with other data sets than %s", sources->item[i].path);
         samples_identify(&now, s, i);
-        char *words = difference(entry, &sources->item[i], &now);
+        char *words = find_difference(entry, &sources->item[i], &now);
         if (words)
             return words;
     }
@@ -176,7 +176,7 @@ json_t *train_meta_write(const training_position *m, const config *c, const samp
     return meta;
 }
 
-static status impossible(const char *where, const char *key, const json_t *value, const char *why)
+static status refuse_value(const char *where, const char *key, const json_t *value, const char *why)
 {
     AUTO_FREE char *text =
         json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
@@ -193,7 +193,7 @@ static status read_counts(training_position *out, const json_t *meta, bool begun
         if (!value && begun && !counts[i].may_lack)
             return status_fail(STATUS_FAILED, "%s: its manifest does not say %s", where, counts[i].key);
         if (value && (!json_is_integer(value) || n < 0))
-            return impossible(where, counts[i].key, value, "is no count");
+            return refuse_value(where, counts[i].key, value, "is no count");
         memcpy((char *)out + counts[i].offset, &n, sizeof n);
     }
     return STATUS_OK;
@@ -205,12 +205,12 @@ static status read_reals(double *out, int *count, const json_t *meta, const char
     const json_t *list = json_object_get(meta, key);
     *count = (int)json_array_size(list);
     if (list && (!json_is_array(list) || json_array_size(list) > SPIKE_WINDOW))
-        return impossible(where, key, list, "is no list of at most 64 numbers");
+        return refuse_value(where, key, list, "is no list of at most 64 numbers");
     for (int i = 0; i < *count; i++) {
         const json_t *value = json_array_get(list, (size_t)i);
         out[i] = json_number_value(value);
         if (!json_is_number(value) || !isfinite(out[i]))
-            return impossible(where, key, value, "is no number");
+            return refuse_value(where, key, value, "is no number");
     }
     return STATUS_OK;
 }
@@ -245,7 +245,7 @@ static status read_omissions(train_past *out, const json_t *meta, const training
     const json_t *list = json_object_get(meta, "omitted");
     int64_t before = 0, after = 0;
     if (list && (!json_is_array(list) || json_array_size(list) > TRAIN_OMISSIONS))
-        return impossible(where, "omitted", list, "is no list of at most 256 entries");
+        return refuse_value(where, "omitted", list, "is no list of at most 256 entries");
     for (size_t i = 0; i < json_array_size(list); i++) {
         int64_t n[4], first;
         const json_t *entry = json_array_get(list, i);
@@ -256,7 +256,7 @@ static status read_omissions(train_past *out, const json_t *meta, const training
                     !__builtin_add_overflow(first, before, &first) && n[1] == first &&
                     !__builtin_add_overflow(before, n[2], &before);
         if (!good)
-            return impossible(where, "omitted", entry, "is no range of samples that was left out");
+            return refuse_value(where, "omitted", entry, "is no range of samples that was left out");
         after = n[0];
         out->omission[out->omissions++] = (train_omission){n[0], n[1], n[2], n[3]};
     }
@@ -270,11 +270,11 @@ static status read_past(train_past *out, const json_t *meta, const training_posi
     const json_t *began = json_object_get(meta, "began");
     out->began = json_integer_value(began);
     if (began && (!json_is_integer(began) || out->began < 0 || out->began > m->step))
-        return impossible(where, "began", began, "is none of its steps");
+        return refuse_value(where, "began", began, "is none of its steps");
     const json_t *verified = json_object_get(meta, "verified");
     out->verified = json_integer_value(verified);
     if (verified && (!json_is_integer(verified) || out->verified < 0 || out->verified > m->step))
-        return impossible(where, "verified", verified, "is none of its steps");
+        return refuse_value(where, "verified", verified, "is none of its steps");
     TRY(read_reals(out->window.loss, &out->window.count, meta, "losses", where));
     TRY(read_reals(out->window.norm, &norms, meta, "norms", where));
     if (norms != out->window.count)
@@ -290,23 +290,23 @@ status train_meta_read(training_position *out, const json_t *meta, const config 
     bool begun = !json_is_integer(step) || json_integer_value(step) != 0;
     TRY(read_counts(&m, meta, begun, where));
     if (m.step > MOST_STEPS)
-        return impossible(where, "step", step, "no run reaches");
+        return refuse_value(where, "step", step, "no run reaches");
     if (m.moments > m.updates)
-        return impossible(where, "moments", json_object_get(meta, "moments"), "is more than its updates");
+        return refuse_value(where, "moments", json_object_get(meta, "moments"), "is more than its updates");
     if (m.updates > m.step || m.skipped > m.step - m.updates)
         return status_fail(
             STATUS_FAILED,
             "%s: its manifest says %lld updates and %lld steps skipped in a row, of %lld steps: impossible", where,
             (long long)m.updates, (long long)m.skipped, (long long)m.step);
     if (m.good_steps > m.step)
-        return impossible(where, "good_steps", json_object_get(meta, "good_steps"), "is more than its steps");
+        return refuse_value(where, "good_steps", json_object_get(meta, "good_steps"), "is more than its steps");
     TRY(read_past(&m.past, meta, &m, saved, where));
     TRY(check_samples(&m, saved, where));
     if (scale && !json_is_number(scale))
-        return impossible(where, "loss_scale", scale, "is no number");
+        return refuse_value(where, "loss_scale", scale, "is no number");
     m.loss_scale = json_number_value(scale);
     if (!isfinite(m.loss_scale) || (m.loss_scale != 0 && (m.loss_scale < LEAST_SCALE || m.loss_scale > MOST_SCALE)))
-        return impossible(where, "loss_scale", scale, "is no scale of fp16");
+        return refuse_value(where, "loss_scale", scale, "is no scale of fp16");
     *out = m;
     return STATUS_OK;
 }

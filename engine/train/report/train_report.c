@@ -23,7 +23,7 @@
 #include "memory/seal.h"
 #include "models/parts.h"
 
-static bool speaks(const training *t)
+static bool prints_lines(const training *t)
 {
     return comm_rank(t->world) == 0;
 }
@@ -167,7 +167,7 @@ status training_report_open(training *t)
 {
     t->report->peak_flops = executor_peak(t->executor) * comm_ranks(t->world);
     t->report->flops_per_token = flops_per_token(&t->config->model.shape, t->config->train.sequence);
-    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK));
+    TRY(comm_all_status(comm_world(t->world), prints_lines(t) ? open_files(t) : STATUS_OK));
     const devices_row *row = t->device->row(comm_local_rank(t->world));
     write_event(t, (report_happening){NULL, t->at.step > 0 ? "resumed" : "started", t->at.step, t->fell_back,
                                       row ? row->word : NULL, comm_ranks(t->world), false});
@@ -207,7 +207,7 @@ void training_header(const training *t)
     const compiled *k = &t->compiled;
     /* shows the plan of the largest rank */
     int64_t largest = (int64_t)comm_all_max(comm_world(t->world), (double)k->arena_bytes);
-    if (!speaks(t))
+    if (!prints_lines(t))
         return;
     const model_shape *s = &c->model.shape;
     AUTO_FREE char *model =
@@ -369,7 +369,7 @@ void training_report_step(training *t, const training_figures *f)
                                         [TRAINING_NOT_FINITE] = "a gradient is not finite",
                                         [TRAINING_NO_SAMPLE] = "every sample of its batch is left out"};
     report_resources(t, false);
-    if (!speaks(t))
+    if (!prints_lines(t))
         return;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->at.step, "writing metrics");
     const config *c = t->config;
@@ -447,7 +447,7 @@ void training_report_evaluation(training *t, const double *losses, double second
 {
     const config_sources *all = &t->config->data.validation;
     double sum = 0, weights = 0;
-    if (!speaks(t))
+    if (!prints_lines(t))
         return;
     AUTO_FREE const char **names = must_calloc((unsigned long)t->data.set_count, sizeof *names);
     for (int i = 0; i < t->data.set_count; i++) {
@@ -475,13 +475,13 @@ void training_report_evaluation(training *t, const double *losses, double second
 
 void training_report_event(training *t, const report_event *what)
 {
-    if (speaks(t))
+    if (prints_lines(t))
         metrics_done(t, report_metrics_event(t->report->metrics, what, report_time()));
 }
 
 void training_report_disagreement(training *t, double apart)
 {
-    if (speaks(t))
+    if (prints_lines(t))
         metrics_done(t, report_metrics_disagreement(t->report->metrics, t->at.step, apart, report_time()));
 }
 
@@ -508,7 +508,7 @@ status training_report_undone(training *t, const report_event *what)
 {
     seal_open();
     close_steps(t); /* reopens the files like a new process */
-    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_steps(t) : STATUS_OK));
+    TRY(comm_all_status(comm_world(t->world), prints_lines(t) ? open_steps(t) : STATUS_OK));
     training_report_event(t, what);
     if (t->counts.trained_steps > 0)
         seal_close();
@@ -522,7 +522,7 @@ void training_say_done(const training *t)
     const config *c = t->config;
     char best[96] = "";
     int64_t count = (t->at.samples - train_past_omitted(&t->at.past)) * c->train.sequence;
-    if (!speaks(t))
+    if (!prints_lines(t))
         return;
     if (t->report->best_step > 0)
         snprintf(best, sizeof best, "; best validation %.4f at step %lld", t->report->best_loss,
@@ -584,7 +584,7 @@ status training_summary(training *t, bool stopped)
     if (t->report->tracker)
         tracked = tracker_counted(t->report->tracker);
     status s = STATUS_OK;
-    if (speaks(t)) {
+    if (prints_lines(t)) {
         AUTO_FREE char *path = must_format("%s/summary.json", t->folder);
         report_summary_values values = {.remote = training_has_remote(t),
                                         .buckets = compile_buckets(&t->compiled.options),

@@ -93,7 +93,7 @@ static bool may_publish(void *context)
     return training_check_folder(context, true) == STATUS_OK;
 }
 
-static void published(void *context, const char *name)
+static void note_published(void *context, const char *name)
 {
     const training *t = context;
     if (t->saves->mirroring.thread)
@@ -149,7 +149,7 @@ status training_save_open(training *t)
                        .keep_every = t->config->checkpoint.keep_every,
                        .watchdog = t->watchdog,
                        .may_publish = may_publish,
-                       .published = published,
+                       .published = note_published,
                        .needs = is_needed,
                        .context = t};
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
@@ -212,7 +212,7 @@ static status take_loss(training *t)
 }
 
 /* Concludes a save that has ended on all ranks, with its status. */
-static status conclude(training *t, status s)
+static status conclude_save(training *t, status s)
 {
     double began = clock_seconds();
     const saver_facts *last = saver_last(t->saves->saver);
@@ -237,7 +237,7 @@ static status conclude(training *t, status s)
 }
 
 /* Waits for the save in progress on all ranks. */
-static status finish(training *t)
+static status finish_save(training *t)
 {
     status s = STATUS_OK;
     for (bool over = saver_progress_of(t->saves->saver) == SAVER_IDLE; !over;) {
@@ -245,7 +245,7 @@ static status finish(training *t)
         s = comm_all_status(comm_world(t->world), saver_result(t->saves->saver));
         over = saver_next(t->saves->saver, false, s != STATUS_OK);
         if (over)
-            s = conclude(t, s);
+            s = conclude_save(t, s);
     }
     return s;
 }
@@ -256,7 +256,7 @@ status training_save_advance(training *t, bool any_working, bool any_failed)
         return STATUS_OK;
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "ending a save");
     status s =
-        conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saves->saver)) : STATUS_OK);
+        conclude_save(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saves->saver)) : STATUS_OK);
     if (s != STATUS_OK)
         s = take_loss(t);
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
@@ -268,7 +268,7 @@ status training_save_finish(training *t)
     if (!t->saves->saver)
         return STATUS_OK;
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for a checkpoint");
-    status s = finish(t);
+    status s = finish_save(t);
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
     return s;
 }
@@ -279,12 +279,12 @@ status training_save(training *t, bool in_memory, bool last)
     if (!t->saving.beside)
         seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing a checkpoint");
-    if (finish(t) != STATUS_OK)
+    if (finish_save(t) != STATUS_OK)
         TRY(take_loss(t));
     saver_begin(t->saves->saver, t->at.step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
     status s = STATUS_OK;
     if (last || !t->saving.beside)
-        s = finish(t);
+        s = finish_save(t);
     if (s != STATUS_OK) {
         status judged = last ? judge_state(t) : take_loss(t);
         s = last && judged == STATUS_OK ? s : judged;
@@ -346,7 +346,7 @@ static status gather_gradients(const char *pieces, const char *path, const model
     return safetensors_writer_close(TAKE(w));
 }
 
-static status barrier(void *context, status mine)
+static status agree_on_status(void *context, status mine)
 {
     const training *t = context;
     return comm_all_status(comm_world(t->world), mine);
@@ -363,7 +363,7 @@ status training_dump_gradients(training *t)
     AUTO_FREE checkpoint_piece *own = NULL;
     state_pieces(&own, &count, &t->compiled, t->executor, STATE_GRADIENT, true);
     const checkpoint_share mine = {own, count, comm_rank(t->world), comm_ranks(t->world), t->run, true};
-    status s = checkpoint_write(pieces, "step-00000000", &mine, NULL, barrier, t);
+    status s = checkpoint_write(pieces, "step-00000000", &mine, NULL, agree_on_status, t);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, &t->compiled.model.shape, scalars->loss_scale);
         if (s == STATUS_OK)

@@ -191,7 +191,7 @@ static void export_all(void *context)
 /* ---- start of the exporter --------------------------------------------------------------------------------------- */
 
 /* Removes "step-00000100.tmp" and "step-00000100.old", the latter unless it is the only copy of the export. */
-static status tidy(const char *exports)
+static status remove_leftovers(const char *exports)
 {
     RELEASED_BY(reading_names_free) reading_names all = {0};
     TRY(reading_folder(&all, exports));
@@ -261,7 +261,7 @@ status training_export_open(training *t)
     status s = huggingface_text(&unused, &t->config->model.shape, DTYPE_FP32, NULL);
     if (s != STATUS_OK)
         return status_context(s, "checkpoint.export");
-    TRY(tidy(folder));
+    TRY(remove_leftovers(folder));
     exporter *e = t->saves->exporter = must_calloc(1, sizeof *e);
     e->run = t;
     e->folder = TAKE(folder);

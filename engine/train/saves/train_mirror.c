@@ -71,7 +71,7 @@ static bool names_mirror(const training *t)
            mirror_prefix_make(&b, url) == STATUS_OK && strcmp(a.url, b.url) == 0;
 }
 
-static status refuse(const training *t, const beginning *b, const mirror_owner *there)
+static status refuse_mirror(const training *t, const beginning *b, const mirror_owner *there)
 {
     return status_fail(
         STATUS_FAILED,
@@ -87,9 +87,9 @@ static status take_ownership(beginning *b, const training *t, const mirror_owner
 {
     bool same_name = strcmp(there->folder, t->config->run.folder) == 0;
     if (*b->id)
-        return strcmp(b->id, there->run) == 0 ? STATUS_OK : refuse(t, b, there);
+        return strcmp(b->id, there->run) == 0 ? STATUS_OK : refuse_mirror(t, b, there);
     if (!b->empty || begins_anew(t) || !(same_name || names_mirror(t)))
-        return refuse(t, b, there);
+        return refuse_mirror(t, b, there);
     snprintf(b->id, sizeof b->id, "%s", there->run);
     log_info("checkpoint.mirror: %s holds nothing of this run, whose mirror is %s: it goes on from there", t->folder,
              b->prefix.url);
@@ -98,7 +98,7 @@ static status take_ownership(beginning *b, const training *t, const mirror_owner
 
 /* Claims the mirror. Writes the id to disk before the store, so that the next start recognises a claim interrupted in
  * between. */
-static status claim(training *t, beginning *b, const mirror_owner *there)
+static status claim_mirror(training *t, beginning *b, const mirror_owner *there)
 {
     mirror_owner mine = {.folder = t->config->run.folder};
     if (*there->run)
@@ -175,7 +175,7 @@ static status fetch_newer(training *t, const beginning *b)
 }
 
 /* Lets a run that has a checkpoint and has owned this mirror before continue if the store does not answer. */
-static status forgive(const beginning *b, status s)
+static status forgive_silence(const beginning *b, status s)
 {
     if (s == STATUS_OK || !b->claimed || b->place.step < 0 || s == STATUS_USAGE)
         return s;
@@ -192,25 +192,25 @@ static status ask_store(training *t, beginning *b)
     if (s == STATUS_OK)
         s = mirror_prefix_owner(&there, b->s, &b->prefix);
     if (s != STATUS_OK)
-        return forgive(b, s);
+        return forgive_silence(b, s);
     AUTO_FREE char *folder = there.folder;
-    TRY(claim(t, b, &there)); /* the store answers: its refusal is final */
+    TRY(claim_mirror(t, b, &there)); /* the store answers: its refusal is final */
     s = mirror_prefix_hold(b->s, &b->prefix, t->run);
     t->saves->mirroring.held = s == STATUS_OK;
     if (s == STATUS_OK)
         s = fetch_newer(t, b);
-    return forgive(b, s);
+    return forgive_silence(b, s);
 }
 
-static void end(beginning *b)
+static void end_beginning(beginning *b)
 {
     object_close(b->s);
     mirror_prefix_free(&b->prefix);
 }
 
-static status begin(training *t)
+static status begin_mirror(training *t)
 {
-    RELEASED_BY(end) beginning b = {.place = {.step = -1}};
+    RELEASED_BY(end_beginning) beginning b = {.place = {.step = -1}};
     TRY(mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror));
     TRY(look_at_folder(&b, t));
     status s = ask_store(t, &b);
@@ -221,13 +221,13 @@ static status begin(training *t)
 /* Checks, with checkpoint.resume=never, that the mirror has no owner. */
 static status check_free(const training *t)
 {
-    RELEASED_BY(end) beginning b = {0};
+    RELEASED_BY(end_beginning) beginning b = {0};
     mirror_owner there;
     TRY(mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror));
     TRY(object_open(&b.s, b.prefix.bucket, NULL));
     TRY(mirror_prefix_owner(&there, b.s, &b.prefix));
     AUTO_FREE char *folder = there.folder;
-    return *there.run ? refuse(t, &b, &there) : STATUS_OK;
+    return *there.run ? refuse_mirror(t, &b, &there) : STATUS_OK;
 }
 
 /* Fetches the checkpoint of another run's mirror to FOLDER/origin once, if a stage begins from it. */
@@ -255,7 +255,7 @@ status training_mirror_begin(training *t, bool aside)
                                 : must_strdup(resume);
     status s = STATUS_OK;
     if (first && t->config->checkpoint.mirror && begins_anew(t) == aside)
-        s = begin(t);
+        s = begin_mirror(t);
     else if (first && t->config->checkpoint.mirror && begins_anew(t))
         s = check_free(t);
     if (first && s == STATUS_OK && other && !aside)

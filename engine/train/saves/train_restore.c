@@ -114,7 +114,7 @@ static status check_name(const training_position *m, const char *folder)
 }
 
 /* Loads a checkpoint. Collective: the same verdict on every rank, with the message of the first that objects. */
-static verdict load(status *said, training *t, checkpoint *from, const config *saved)
+static verdict load_state(status *said, training *t, checkpoint *from, const config *saved)
 {
     comm_group *all = comm_world(t->world);
     bool has_states = false;
@@ -179,7 +179,7 @@ static verdict restore_from(status *said, training *t, const char *path)
     *said = comm_all_status(comm_world(t->world),
                             text ? config_parse(&saved, where, text, strlen(text), 0, NULL)
                                  : status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where));
-    return *said == STATUS_OK ? load(said, t, from, &saved) : REFUSED;
+    return *said == STATUS_OK ? load_state(said, t, from, &saved) : REFUSED;
 }
 
 /* ---- going back to an earlier checkpoint of the run, which begins another branch of its history
@@ -424,7 +424,7 @@ static status begin_as_dense(training *t, weights *dense)
 }
 
 /* Starts with fresh optimizer state; weights are drawn, or model.from's, or some of each. */
-static status start(training *t)
+static status start_fresh(training *t)
 {
     const config *c = t->config;
     if (!c->model.from || c->model.upcycle)
@@ -473,7 +473,7 @@ static void place_back(training *t, bool own)
         t->saves->back = must_strdup(t->saves->origin);
 }
 
-static status restore(training *t, bool *own)
+static status restore_run(training *t, bool *own)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     comm_group *all = comm_world(t->world);
@@ -486,7 +486,7 @@ static status restore(training *t, bool *own)
     if (offers.count > 0)
         TRY(restore_best(t, &offers));
     else if (*own || strcmp(t->resume, "never") == 0)
-        TRY(comm_all_status(all, start(t)));
+        TRY(comm_all_status(all, start_fresh(t)));
     else
         TRY(restore_named(own, t));
     if (t->at.step == 0 && t->islands)
@@ -498,7 +498,7 @@ status training_restore(training *t)
 {
     bool own = false;
     watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
-    status s = restore(t, &own);
+    status s = restore_run(t, &own);
     if (s == STATUS_OK)
         place_back(t, own);
     watchdog_enter(t->watchdog, DURING_SETUP, true, t->at.step, "opening the run's files");
@@ -532,7 +532,7 @@ static status go_back(training *t)
         (void)restore_from(&s, t, folder);
     if (s != STATUS_OK || folder)
         return s;
-    TRY(comm_all_status(all, start(t))); /* starts like a new process */
+    TRY(comm_all_status(all, start_fresh(t))); /* starts like a new process */
     t->at.step = t->at.updates = t->at.samples = t->at.good_steps = t->at.skipped = 0;
     t->at.past = (train_past){0};
     if (precision_row_of(t->config->train.precision)->scales_loss)

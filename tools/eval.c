@@ -220,7 +220,7 @@ static status read_data(evaluation *e)
 
 /* Fills windows of `length` tokens, each predicted from the earlier ones of its window; the last window is padded
  * with ignored targets. */
-static void fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
+static void fill_windows(evaluation *e, int64_t first, int64_t length, int64_t batch)
 {
     const layer_inputs *in = &e->model.compiled.values;
     int32_t *tokens = executor_at(e->model.executor, in->tokens),
@@ -261,7 +261,7 @@ static status choose_length(int64_t *out, evaluation *e)
 }
 
 /* Data ranks take windows in turn; every rank gets the sum. */
-static status evaluate(evaluation *e, int64_t length, const inference_ranks *ranks)
+static status evaluate_windows(evaluation *e, int64_t length, const inference_ranks *ranks)
 {
     const compile_options options = {.precision = (precision_kind)e->set->precision,
                                      .sequence = length,
@@ -275,7 +275,7 @@ static status evaluate(evaluation *e, int64_t length, const inference_ranks *ran
     double begun = clock_seconds();
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)all, false);
     for (int64_t first = 0; first < all; first += together) {
-        fill(e, first + mine * grid_index(g, AXIS_SAMPLES), length, e->set->batch);
+        fill_windows(e, first + mine * grid_index(g, AXIS_SAMPLES), length, e->set->batch);
         e->counted = first + together < all ? first + together : all;
         executor_play(e->model.executor, &e->model.compiled.evaluation);
         e->loss += (double)*(float *)executor_at(e->model.executor, e->model.compiled.values.loss_total);
@@ -320,7 +320,7 @@ static void print_result(const evaluation *e)
     putchar('\n');
 }
 
-static status prepare(evaluation *e, int64_t *length)
+static status prepare_model(evaluation *e, int64_t *length)
 {
     TRY(weights_open(&e->from, e->set->checkpoint));
     TRY(read_training(e));
@@ -328,7 +328,7 @@ static status prepare(evaluation *e, int64_t *length)
     return choose_length(length, e);
 }
 
-static status run(evaluation *e, comm *world)
+static status run_evaluation(evaluation *e, comm *world)
 {
     int64_t length = 0;
     const inference_ranks ranks = {.world = world,
@@ -336,8 +336,8 @@ static status run(evaluation *e, comm *world)
                                    .tensor = e->set->tensor,
                                    .pipeline = e->set->pipeline,
                                    .data = !e->set->logits};
-    TRY(comm_all_status(comm_world(world), prepare(e, &length)));
-    status s = e->set->logits ? keep_logits(e, length, &ranks) : evaluate(e, length, &ranks);
+    TRY(comm_all_status(comm_world(world), prepare_model(e, &length)));
+    status s = e->set->logits ? keep_logits(e, length, &ranks) : evaluate_windows(e, length, &ranks);
     if (s == STATUS_OK && comm_rank(world) == 0)
         print_result(e);
     inference_close(&e->model);
@@ -386,7 +386,7 @@ int eval_main(int argc, char **argv)
     comm *world = NULL;
     status s = comm_open(&world);
     if (s == STATUS_OK)
-        s = run(&e, world);
+        s = run_evaluation(&e, world);
     if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks share the status */
         log_error("%s", status_message());
     buffer_ids_free(&e.tokens);

@@ -242,7 +242,7 @@ static status read_slab(checkpoint *c, int index, int64_t offset, int64_t bytes)
 }
 
 /* Computes the checksum of bytes of a file, and whether they are finite; a short piece stays in the slab. */
-static status checksum(direct_values *out, checkpoint *c, int index, int64_t offset, int64_t bytes)
+static status checksum_bytes(direct_values *out, checkpoint *c, int index, int64_t offset, int64_t bytes)
 {
     out->crc32c = 0;
     out->finite = true;
@@ -262,7 +262,7 @@ static status verify_piece(checkpoint *c, const manifest_tensor *t, int k)
     direct_values found = {.type = t->type};
     if (*verified)
         return STATUS_OK;
-    status s = checksum(&found, c, p->file, p->offset, p->bytes);
+    status s = checksum_bytes(&found, c, p->file, p->offset, p->bytes);
     if (s != STATUS_OK)
         return status_context(s, "tensor %s/%s", t->section, t->name);
     if (found.crc32c != p->crc32c)
@@ -368,7 +368,7 @@ static status verify_file(checkpoint *c, int index)
     const manifest_file *file = &c->manifest->files[index];
     direct_values found = {.type = DTYPE_UINT8, .crc32c = file->crc32c};
     if (file->has_crc32c)
-        TRY(checksum(&found, c, index, 0, file->bytes));
+        TRY(checksum_bytes(&found, c, index, 0, file->bytes));
     if (found.crc32c != file->crc32c)
         return status_fail(STATUS_FAILED, "%s/%s is damaged: checksum %08x, its manifest says %08x", c->folder,
                            file->name, found.crc32c, file->crc32c);

@@ -77,7 +77,7 @@ int fragment_order(const char *section, const char *name, const char *other_sect
 
 /* ---- reading ---- */
 
-static status damaged(const fragment *f)
+static status fail_damaged(const fragment *f)
 {
     return status_fail(STATUS_FAILED, "%s is no fragment that this phalanx wrote", f->path);
 }
@@ -165,7 +165,7 @@ status fragment_next_file(fragment *f, manifest_file *out, bool *there)
         return STATUS_OK;
     if (!take_number(&f->at, &out->bytes, 10) || !take_number(&f->at, &crc, 16) ||
         !take_text(&f->at, &word, &length, '\n') || length >= FRAGMENT_NAME)
-        return damaged(f);
+        return fail_damaged(f);
     snprintf(out->name, FRAGMENT_NAME, "%.*s", length, word);
     out->crc32c = (uint32_t)crc;
     out->has_crc32c = true;
@@ -201,10 +201,10 @@ static bool read_entry(fragment_entry *out, const char **at)
 }
 
 /* Moves to the fragment's next tensor, if there is one. */
-static status advance(fragment *f)
+static status next_tensor(fragment *f)
 {
     f->has_next = f->at < f->end;
-    return !f->has_next || read_entry(&f->next, &f->at) ? STATUS_OK : damaged(f);
+    return !f->has_next || read_entry(&f->next, &f->at) ? STATUS_OK : fail_damaged(f);
 }
 
 static int compare_text(const char *a, int a_length, const char *b, int b_length)
@@ -276,8 +276,8 @@ static status take_pieces(manifest_tensor *t, fragment *f, const fragment_entry 
                                t->name);
         for (; take_word(&f->at, "piece"); t->count++)
             if (!read_piece(next_piece(pieces, t->count), &f->at, &f->next, f->first_file))
-                return damaged(f);
-        TRY(advance(f));
+                return fail_damaged(f);
+        TRY(next_tensor(f));
     }
     return STATUS_OK;
 }
@@ -315,7 +315,7 @@ status fragment_merge(direct *out, fragment *all, int count, fragment_pieces *pi
     bool first = true;
     TRY(merge_files(out, all, count));
     for (int i = 0; i < count; i++)
-        TRY(advance(&all[i]));
+        TRY(next_tensor(&all[i]));
     for (const fragment_entry *next; (next = find_next(all, count)); first = false)
         TRY(merge_tensor(out, all, count, next, first, pieces, where));
     if (first)

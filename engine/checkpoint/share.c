@@ -52,7 +52,7 @@ static status add_file(share *out, const char *folder, const char *name)
 /* Receives each file of a fragment; `name` is its path within the two folders. */
 typedef status visitor(void *context, const manifest_file *file);
 
-static status visit(const char *folder, const fragment_owner *owner, visitor *each, void *context)
+static status visit_fragments(const char *folder, const fragment_owner *owner, visitor *each, void *context)
 {
     RELEASED_BY(fragment_close) fragment f = {0};
     AUTO_FREE char *path = checkpoint_fragment(folder, owner->rank);
@@ -90,7 +90,7 @@ static char *seal_name(int rank)
 static status visit_all(const char *folder, const fragment_owner *owner, visitor *each, void *context)
 {
     AUTO_FREE char *path = checkpoint_fragment(folder, owner->rank);
-    TRY(visit(folder, owner, each, context));
+    TRY(visit_fragments(folder, owner, each, context));
     if (owner->rank == 0)
         TRY(each(context, &(manifest_file){.name = (char[]){META}}));
     return each(context, &(manifest_file){.name = strrchr(path, '/') + 1});

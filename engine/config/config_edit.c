@@ -49,18 +49,18 @@ static size_t end_of(editor *e, yaml_node_t *n)
 }
 
 /* The text with bytes [begin, end) replaced. */
-static char *splice(const editor *e, size_t begin, size_t end, const char *by)
+static char *splice_text(const editor *e, size_t begin, size_t end, const char *by)
 {
     return must_format("%.*s%s%s", (int)begin, e->text, by, e->text + end);
 }
 
 /* "key: value", with the sections between: "section: {key: value}". */
-static char *nest(const char *path, const char *value)
+static char *nest_key(const char *path, const char *value)
 {
     const char *dot = strchr(path, '.');
     if (!dot)
         return must_format("%s: %s", path, value);
-    AUTO_FREE char *rest = nest(dot + 1, value);
+    AUTO_FREE char *rest = nest_key(dot + 1, value);
     return must_format("%.*s: {%s}", (int)(dot - path), path, rest);
 }
 
@@ -78,7 +78,7 @@ static yaml_node_pair_t *find_pair(editor *e, const yaml_node_t *map, const char
 /* Appends a pair: on a line of its own below a block's last pair or, between braces, after the last pair. */
 static char *append_pair(editor *e, yaml_node_t *map, const char *path, const char *value)
 {
-    AUTO_FREE char *pair = nest(path, value), *line = NULL;
+    AUTO_FREE char *pair = nest_key(path, value), *line = NULL;
     yaml_node_t *last = last_of(e, map);
     size_t at = last ? end_of(e, last) : byte_of(e, map->end_mark.index) - 1; /* the brace of {} */
     if (!is_block(map)) {
@@ -88,7 +88,7 @@ static char *append_pair(editor *e, yaml_node_t *map, const char *path, const ch
         at += strcspn(e->text + at, "\n");
         line = must_format("\n%*s%s", (int)first->start_mark.column, "", pair);
     }
-    return splice(e, at, at, line);
+    return splice_text(e, at, at, line);
 }
 
 /* Replaces a value; a block or an empty value is replaced right after the key's colon. */
@@ -96,22 +96,22 @@ static char *replace_value(editor *e, const yaml_node_t *key, yaml_node_t *value
 {
     size_t begin = byte_of(e, value->start_mark.index), end = end_of(e, value), colon = byte_of(e, key->end_mark.index);
     if (!is_block(value) && end > begin)
-        return splice(e, begin, end, by);
+        return splice_text(e, begin, end, by);
     colon += strcspn(e->text + colon, ":") + 1;
     AUTO_FREE char *spaced = must_format(" %s", by);
-    return splice(e, colon, end > colon ? end : colon, spaced);
+    return splice_text(e, colon, end > colon ? end : colon, spaced);
 }
 
 /* Appends a line to an empty document. */
 static char *append_line(const editor *e, const char *path, const char *value)
 {
-    AUTO_FREE char *pair = nest(path, value);
+    AUTO_FREE char *pair = nest_key(path, value);
     size_t length = strlen(e->text);
     return must_format("%s%s%s\n", e->text, length && e->text[length - 1] != '\n' ? "\n" : "", pair);
 }
 
 /* Descends as far as the text has the path's names, and edits there. NULL: there is no place. */
-static char *edit(editor *e, const char *path, const char *value)
+static char *edit_key(editor *e, const char *path, const char *value)
 {
     yaml_node_t *map = yaml_document_get_root_node(&e->document);
     if (!map || config_value_is_null(map))
@@ -127,7 +127,7 @@ static char *edit(editor *e, const char *path, const char *value)
             return replace_value(e, key, below, value);
         path += length + 1;
         if (config_value_is_null(below)) {
-            AUTO_FREE char *pair = nest(path, value), *braces = must_format("{%s}", pair);
+            AUTO_FREE char *pair = nest_key(path, value), *braces = must_format("{%s}", pair);
             return replace_value(e, key, below, braces);
         }
         map = below;
@@ -143,7 +143,7 @@ status config_edit(char **out, const char *name, const char *text, const char *k
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, strlen(text));
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
     bool loaded = yaml_parser_load(&parser, &e.document);
-    *out = loaded ? edit(&e, key, value) : NULL;
+    *out = loaded ? edit_key(&e, key, value) : NULL;
     if (loaded)
         yaml_document_delete(&e.document);
     yaml_parser_delete(&parser);
@@ -172,7 +172,7 @@ static bool is_below(const char *key, const char *const *sections)
 }
 
 /* Returns the first written key that differs, or NULL: keys filled in from the model's own files are not compared. */
-static const char *differing(const config *a, const config *b)
+static const char *differing_key(const config *a, const config *b)
 {
     for (int i = 0; i < config_table_rows(); i++) {
         const char *key = config_table_row(i)->key;
@@ -186,7 +186,7 @@ static status check_written(const char *name, const char *text, const config *to
 {
     config read;
     TRY(config_parse_users(&read, name, text, strlen(text)));
-    const char *key = differing(&read, to);
+    const char *key = differing_key(&read, to);
     config_free(&read);
     return key ? status_fail(STATUS_FAILED, "%s, as it would be written, says another %s: set it by hand", name, key)
                : STATUS_OK;

@@ -47,7 +47,7 @@ static void derive_shape(config *c)
 }
 
 /* Derives the keys that were not given from other keys. */
-static void derive(config *c)
+static void derive_keys(config *c)
 {
     const preset *p = c->model.preset ? presets_find(c->model.preset) : NULL;
     if (p)
@@ -109,7 +109,7 @@ bool config_wants_vocabulary(const config *c)
 }
 
 /* The base's sizes that only follow from sizes which are now given follow the new ones. */
-static model_shape loosen(const config *c, model_shape base)
+static model_shape update_base(const config *c, model_shape base)
 {
     bool heads = config_is_given(c, "model.heads"), hidden = config_is_given(c, "model.hidden_size");
     if ((heads || hidden) && (int64_t)base.heads * base.head_size == base.hidden_size)
@@ -121,7 +121,7 @@ static model_shape loosen(const config *c, model_shape base)
 
 void config_take_shape(config *c, const model_shape *shape)
 {
-    model_shape base = loosen(c, *shape);
+    model_shape base = update_base(c, *shape);
     for (int i = 0; i < config_table_rows(); i++) {
         const config_row *row = config_table_row(i);
         if (is_shape_row(row) && !c->given[i])
@@ -137,12 +137,12 @@ static status fill_in(config *c)
 {
     if (c->model.preset && c->model.config)
         return status_fail(STATUS_USAGE, "model.preset and model.config both name the sizes; keep one");
-    derive(c);
+    derive_keys(c);
     return config_wants_shape(c) || config_wants_vocabulary(c) ? STATUS_OK : config_check(c);
 }
 
-static status parse(config *out, const char *name, const char *text, size_t bytes, int overrides, char *const *override,
-                    bool stored)
+static status parse_config(config *out, const char *name, const char *text, size_t bytes, int overrides,
+                           char *const *override, bool stored)
 {
     config c;
     set_defaults(&c);
@@ -160,12 +160,12 @@ static status parse(config *out, const char *name, const char *text, size_t byte
 
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides, char *const *override)
 {
-    return parse(out, name, text, bytes, overrides, override, true);
+    return parse_config(out, name, text, bytes, overrides, override, true);
 }
 
 status config_parse_users(config *out, const char *name, const char *text, size_t bytes)
 {
-    return parse(out, name, text, bytes, 0, NULL, false);
+    return parse_config(out, name, text, bytes, 0, NULL, false);
 }
 
 status config_load(config *out, const char *path, int overrides, char *const *override)
@@ -174,7 +174,7 @@ status config_load(config *out, const char *path, int overrides, char *const *ov
     size_t bytes = 0;
     if (path)
         TRY(config_read_file(&text, &bytes, path));
-    return parse(out, path ? path : "", text ? text : "", bytes, overrides, override, false);
+    return parse_config(out, path ? path : "", text ? text : "", bytes, overrides, override, false);
 }
 
 void config_free(config *c)

@@ -97,7 +97,7 @@ void scalar_print_number(FILE *out, double value)
 
 /* Length of the UTF-8 sequence at text and its code point. The text came through libyaml, which checked it; a stray
  * byte is taken for itself. */
-static int decode(const unsigned char *text, unsigned *point)
+static int decode_utf8(const unsigned char *text, unsigned *point)
 {
     int length = *text >= 0xF0 ? 4 : *text >= 0xE0 ? 3 : *text >= 0xC0 ? 2 : 1;
     *point = length == 1 ? *text : *text & (0xFFu >> (length + 1));
@@ -112,7 +112,7 @@ static int decode(const unsigned char *text, unsigned *point)
 }
 
 /* True for characters that YAML allows unescaped between double quotes ("printable", less quote, backslash, breaks). */
-static bool printable(unsigned point)
+static bool is_printable(unsigned point)
 {
     if (point < 0xA0)
         return point >= 0x20 && point < 0x7F && point != '"' && point != '\\';
@@ -142,8 +142,8 @@ void scalar_print_text(FILE *out, const char *text)
     const unsigned char *at = (const unsigned char *)text;
     while (*at) {
         unsigned point;
-        int length = decode(at, &point);
-        if (printable(point))
+        int length = decode_utf8(at, &point);
+        if (is_printable(point))
             fwrite(at, 1, (size_t)length, out);
         else
             fprintf(out, "\\U%08X", point);

@@ -90,7 +90,7 @@ static void lay_period(samples *s)
 
 /* A permutation of [0, count) chosen by (seed, source, epoch): a Feistel network on 2 x half bits, repeated until the
  * value lies within. */
-static int64_t permute(const samples *s, int which, int64_t epoch, int64_t value, int64_t count)
+static int64_t permute_value(const samples *s, int which, int64_t epoch, int64_t value, int64_t count)
 {
     int half = 1;
     while (half < 31 && ((int64_t)1 << (2 * half)) < count)
@@ -119,7 +119,7 @@ void samples_locate(const samples *s, int *which, int64_t *sample, int64_t index
     int64_t n = index / SAMPLES_PERIOD * from->per_period + s->slot_before[slot];
     *sample = n % from->count;
     if (s->shuffle)
-        *sample = permute(s, *which, n / from->count, *sample, from->count);
+        *sample = permute_value(s, *which, n / from->count, *sample, from->count);
 }
 
 /* ---- opening and reading --------------------------------------------------------------------------------------- */

@@ -96,7 +96,7 @@ static char *stem_of_prefix(const char *prefix)
 }
 
 /* Finds the first existing STEMtokenizer.SUFFIX, which the caller frees; NULL: none. */
-static char *find(const char *stem)
+static char *find_file(const char *stem)
 {
     for (int i = 0; tokenizer_suffixes[i]; i++) {
         char *path = must_format("%stokenizer.%s", stem, tokenizer_suffixes[i]);
@@ -122,7 +122,7 @@ static bool open_json_beside(tokenizer **out, const char *stem, const char *foun
 
 static status open_first(tokenizer **out, const char *stem)
 {
-    AUTO_FREE char *path = find(stem);
+    AUTO_FREE char *path = find_file(stem);
     if (!path && !object_is_url(stem))
         return status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
     if (!path) /* a store had none or did not answer: the failure says which */
@@ -155,17 +155,17 @@ status tokenizer_files_open_beside(tokenizer **out, const char *prefix)
 
 bool tokenizer_files_is_in(const char *folder)
 {
-    AUTO_FREE char *stem = stem_of_folder(folder), *path = find(stem);
+    AUTO_FREE char *stem = stem_of_folder(folder), *path = find_file(stem);
     return path != NULL;
 }
 
 bool tokenizer_files_is_beside(const char *prefix)
 {
-    AUTO_FREE char *stem = stem_of_prefix(prefix), *path = find(stem);
+    AUTO_FREE char *stem = stem_of_prefix(prefix), *path = find_file(stem);
     return path != NULL;
 }
 
-static status save(const tokenizer *t, const char *stem)
+static status save_file(const tokenizer *t, const char *stem)
 {
     const tokenizer_source source = tokenizer_made_from(t);
     AUTO_FREE char *path = must_format("%stokenizer.%s", stem, tokenizer_suffix(t)),
@@ -177,7 +177,7 @@ static status save(const tokenizer *t, const char *stem)
 status tokenizer_files_save(const tokenizer *t, const char *folder)
 {
     AUTO_FREE char *stem = stem_of_folder(folder);
-    return save(t, stem);
+    return save_file(t, stem);
 }
 
 /* The copy of another tokenizer, which was saved there before, would be found first or beside this one. */
@@ -198,6 +198,6 @@ static status remove_others(const tokenizer *t, const char *stem)
 status tokenizer_files_save_beside(const tokenizer *t, const char *prefix)
 {
     AUTO_FREE char *stem = stem_of_prefix(prefix);
-    TRY(save(t, stem));
+    TRY(save_file(t, stem));
     return remove_others(t, stem);
 }

@@ -69,7 +69,7 @@ static void put_double(message *m, int field, double value)
 /* ---- records ---- */
 
 /* Rotates and shifts a checksum, so that a checksum of data that holds a checksum is no fixed point. */
-static uint32_t masked(const void *data, int64_t bytes)
+static uint32_t mask_checksum(const void *data, int64_t bytes)
 {
     uint32_t crc = crc32c(0, data, bytes);
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
@@ -80,11 +80,11 @@ static status put_record(tensorboard *t, message *event)
 {
     message record = {0};
     uint64_t length = (uint64_t)event->bytes;
-    uint32_t crc = masked(&length, sizeof length);
+    uint32_t crc = mask_checksum(&length, sizeof length);
     append_bytes(&record, &length, sizeof length);
     append_bytes(&record, &crc, sizeof crc);
     append_bytes(&record, event->data, event->bytes);
-    crc = masked(event->data, event->bytes);
+    crc = mask_checksum(event->data, event->bytes);
     append_bytes(&record, &crc, sizeof crc);
     status s = atomic_write_all(t->descriptor, record.data, record.bytes, -1) == record.bytes
                    ? STATUS_OK
@@ -121,7 +121,7 @@ static bool is_length(const mapping *file, int64_t at, uint64_t *length)
         return false;
     memcpy(length, file->data + at, sizeof *length);
     memcpy(&crc, file->data + at + 8, sizeof crc);
-    return crc == masked(length, sizeof *length);
+    return crc == mask_checksum(length, sizeof *length);
 }
 
 /* Counts the bytes of whole records at the file's beginning. */
@@ -132,7 +132,7 @@ static int64_t whole_records(const mapping *file)
          at += 16 + (int64_t)length) {
         uint32_t crc;
         memcpy(&crc, file->data + at + 12 + length, sizeof crc);
-        if (crc != masked(file->data + at + 12, (int64_t)length))
+        if (crc != mask_checksum(file->data + at + 12, (int64_t)length))
             return at;
     }
     return at;
@@ -165,7 +165,7 @@ static status go_on(tensorboard *t, const char *folder)
     return STATUS_OK;
 }
 
-static status begin(tensorboard *t, const char *folder, double wall_time)
+static status begin_file(tensorboard *t, const char *folder, double wall_time)
 {
     char host[256] = "localhost";
     (void)gethostname(host, sizeof host - 1);
@@ -200,7 +200,7 @@ status tensorboard_open(tensorboard **out, const char *folder, int64_t first_ste
     AUTO(tensorboard) *t = must_calloc(1, sizeof *t);
     t->descriptor = -1;
     TRY(go_on(t, folder));
-    TRY(t->descriptor >= 0 ? start_session(t, first_step, wall_time) : begin(t, folder, wall_time));
+    TRY(t->descriptor >= 0 ? start_session(t, first_step, wall_time) : begin_file(t, folder, wall_time));
     *out = TAKE(t);
     return STATUS_OK;
 }

@@ -79,7 +79,7 @@ static void add_kind(kind_of_op *list, int *count, kind_of_op k)
 }
 
 /* Sorts kinds that several ranks have first, then by work, then by key. */
-static int compare(const void *a, const void *b)
+static int compare_kinds(const void *a, const void *b)
 {
     const kind_of_op *x = a, *y = b;
     int shared = (y->ranks > 1) - (x->ranks > 1), work = (x->flops < y->flops) - (x->flops > y->flops);
@@ -96,7 +96,7 @@ static void own_kinds(kind_of_op out[PACE_CLASSES], const program *list)
         if (flops > 0)
             add_kind(all, &count, (kind_of_op){key_of(list->ops[i]), flops, 0});
     }
-    qsort(all, (size_t)count, sizeof *all, compare);
+    qsort(all, (size_t)count, sizeof *all, compare_kinds);
     for (int i = 0; i < PACE_CLASSES; i++) {
         all[i].ranks = i < count;
         out[i] = all[i];
@@ -115,13 +115,13 @@ static void shared_kinds(kind_of_op out[PACE_CLASSES], const program *list, comm
     for (int i = 0; i < ranks * PACE_CLASSES; i++)
         if (all[i].ranks > 0)
             add_kind(merged, &count, all[i]);
-    qsort(merged, (size_t)count, sizeof *merged, compare);
+    qsort(merged, (size_t)count, sizeof *merged, compare_kinds);
     memcpy(out, merged, PACE_CLASSES * sizeof *out);
 }
 
 /* ---- timing ---------------------------------------------------------------------------------------------------- */
 
-static void before(void *context, const compiled_program *of, int i)
+static void before_op(void *context, const compiled_program *of, int i)
 {
     pace *p = context;
     if (of != p->program)
@@ -134,7 +134,7 @@ static void before(void *context, const compiled_program *of, int i)
         p->began = clock_seconds();
 }
 
-static void after(void *context, const compiled_program *of, int i)
+static void after_op(void *context, const compiled_program *of, int i)
 {
     pace *p = context;
     if (of != p->program)
@@ -171,7 +171,7 @@ pace *pace_open(const compiled *c, executor *e, comm *world)
     }
     if (p->interface->times.stamps)
         p->interface->times.stamps(p->device, CLOCK_PACE, 2 * PACE_CLASSES * TIMED);
-    executor_observe(e, OBSERVES_INSIDE, (executor_observer){p, before, after, NULL});
+    executor_observe(e, OBSERVES_INSIDE, (executor_observer){p, before_op, after_op, NULL});
     return p;
 }
 
@@ -251,7 +251,7 @@ static int compare_floats(const void *a, const void *b)
 }
 
 /* Returns the lower median: of two ranks the faster shows how fast the slower could be. Sorts the values. */
-static double median(float *values, int count)
+static double sort_median(float *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, compare_floats);
     return count ? values[(count - 1) / 2] : 0;
@@ -273,7 +273,7 @@ void pace_judge_add(pace_judge *j, const pace_figures *shares, int64_t stride)
             if (seconds > 0)
                 j->values[count++] = seconds;
         }
-        middle[k] = count > 1 ? median(j->values, count) : 0;
+        middle[k] = count > 1 ? sort_median(j->values, count) : 0;
         middle[k] = middle[k] < PACE_SHORTEST ? 0 : middle[k];
     }
     for (int i = 0; i < j->ranks; i++) {
@@ -297,7 +297,7 @@ double pace_ratio(const pace_judge *j, int rank)
     if (t->added < PACE_WINDOW)
         return 0;
     memcpy(sorted, t->ratio, sizeof sorted);
-    return median(sorted, PACE_WINDOW);
+    return sort_median(sorted, PACE_WINDOW);
 }
 
 double pace_waited(const pace_judge *j)

@@ -4,21 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const void *a, const void *b)
+static int compare_values(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 /* Returns the median. Sorts the values. */
-static double median(double *values, int count)
+static double sort_median(double *values, int count)
 {
-    qsort(values, (size_t)count, sizeof *values, compare);
+    qsort(values, (size_t)count, sizeof *values, compare_values);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
 /* Returns how far `x` lies above the values; the scale is at least least + share x |median|. */
-static double score(const double *values, int count, double x, double share, double least)
+static double score_value(const double *values, int count, double x, double share, double least)
 {
     double work[SPIKE_WINDOW];
     if (!isfinite(x))
@@ -26,15 +26,15 @@ static double score(const double *values, int count, double x, double share, dou
     if (count < SPIKE_LEAST)
         return 0;
     memcpy(work, values, (size_t)count * sizeof *work);
-    double middle = median(work, count);
+    double middle = sort_median(work, count);
     for (int i = 0; i < count; i++)
         work[i] = fabs(values[i] - middle);
-    double scale = 1.4826 * median(work, count), floor = least + share * fabs(middle);
+    double scale = 1.4826 * sort_median(work, count), floor = least + share * fabs(middle);
     return x > middle ? (x - middle) / (scale > floor ? scale : floor) : 0;
 }
 
 /* A norm of zero counts as 1e-30. */
-static double logarithm(double norm)
+static double log_norm(double norm)
 {
     return log(norm > 1e-30 ? norm : 1e-30);
 }
@@ -43,10 +43,10 @@ spike_scores spike_judge(const spike_window *w, double loss, double norm)
 {
     double norms[SPIKE_WINDOW];
     for (int i = 0; i < w->count; i++)
-        norms[i] = logarithm(w->norm[i]);
-    return (spike_scores){.loss = score(w->loss, w->count, loss, SPIKE_LOSS_FLOOR, 0),
-                          .norm =
-                              isfinite(norm) ? score(norms, w->count, logarithm(norm), 0, SPIKE_NORM_FLOOR) : INFINITY};
+        norms[i] = log_norm(w->norm[i]);
+    return (spike_scores){.loss = score_value(w->loss, w->count, loss, SPIKE_LOSS_FLOOR, 0),
+                          .norm = isfinite(norm) ? score_value(norms, w->count, log_norm(norm), 0, SPIKE_NORM_FLOOR)
+                                                 : INFINITY};
 }
 
 void spike_add(spike_window *w, double loss, double norm)

@@ -65,7 +65,7 @@ static void add_rest(verify *v, const tensor *t, const char *what, const storage
 }
 
 /* Returns the storage if this rank compares the weight with its replicas', else NULL. */
-static const storage *compared(const compiled *c, const storage *s)
+static const storage *compared_storage(const compiled *c, const storage *s)
 {
     return owner_rows_of(c->around.group, s, OWNER_COMPARES).rows > 0 ? s : NULL;
 }
@@ -80,7 +80,7 @@ static void list_rests(verify *v)
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
         if (owner_rows_of(c->around.group, s, OWNER_UPDATES).rows > 0)
-            add_rest(v, s->own_weight, "weight", storage_is_gathered(s) ? NULL : compared(c, s));
+            add_rest(v, s->own_weight, "weight", storage_is_gathered(s) ? NULL : compared_storage(c, s));
         if (s->master != s->own_weight)
             add_rest(v, s->master, "master weight", NULL);
         for (int k = 0; k < s->states; k++)
@@ -91,7 +91,7 @@ static void list_rests(verify *v)
     v->apart = v->count;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        if (storage_is_gathered(s) && compared(c, s))
+        if (storage_is_gathered(s) && compared_storage(c, s))
             add_rest(v, s->weight, "weight", s);
     }
 }
@@ -183,7 +183,7 @@ static void check_rows(verify *v, int64_t with, const device_rows *rows, uint64_
     v->interface->bits.check(v->device, with, rows, &note);
 }
 
-static void check(verify *v, const rest *r)
+static void check_rest(verify *v, const rest *r)
 {
     device_rows rows = repeat_rows(r->t);
     check_rows(v, r->sum, &rows, 1 + (uint64_t)(r - v->rests));
@@ -191,7 +191,7 @@ static void check(verify *v, const rest *r)
 
 /* ---- repetition -------------------------------------------------------------------------------------------------- */
 
-static bool repeats(const verify *v, const op *o)
+static bool is_repeated(const verify *v, const op *o)
 {
     return repeat_may(o) && v->micro_batch == o->microbatch;
 }
@@ -223,12 +223,12 @@ static void bring_back(verify *v, const device_rows *rows, int64_t at)
 
 /* ---- observer of ops --------------------------------------------------------------------------------------------- */
 
-static void took(verify *v, bool busy, double began)
+static void add_time(verify *v, bool busy, double began)
 {
     v->seconds += busy && v->bandwidth == 0 ? clock_seconds() - began : 0;
 }
 
-static void before(void *context, const compiled_program *p, int i)
+static void before_op(void *context, const compiled_program *p, int i)
 {
     verify *v = context;
     if (p != &v->compiled->training)
@@ -236,16 +236,16 @@ static void before(void *context, const compiled_program *p, int i)
     double began = clock_seconds();
     bool busy = false;
     for (; v->next_first < v->count && v->rests[v->next_first].first == i; busy = true)
-        check(v, &v->rests[v->next_first++]);
-    if (v->micro_batch >= 0 && repeats(v, p->list.ops[i])) {
+        check_rest(v, &v->rests[v->next_first++]);
+    if (v->micro_batch >= 0 && is_repeated(v, p->list.ops[i])) {
         if (repeat_changes(p->list.ops[i]))
             each_output(v, p->list.ops[i], save_rows);
         busy = true;
     }
-    took(v, busy, began);
+    add_time(v, busy, began);
 }
 
-static void after(void *context, const compiled_program *p, int i)
+static void after_op(void *context, const compiled_program *p, int i)
 {
     verify *v = context;
     if (p != &v->compiled->training)
@@ -254,15 +254,15 @@ static void after(void *context, const compiled_program *p, int i)
     bool busy = false;
     for (; v->next_last < v->count && v->rests[v->by_last[v->next_last]].last == i; busy = true)
         sum_rest(v, &v->rests[v->by_last[v->next_last++]]);
-    took(v, busy, began);
+    add_time(v, busy, began);
 }
 
 /* The second call ends the repetition. */
-static bool again(void *context, const compiled_program *p, int i)
+static bool repeat_op(void *context, const compiled_program *p, int i)
 {
     verify *v = context;
     const op *o = p->list.ops[i];
-    if (p != &v->compiled->training || v->micro_batch < 0 || !repeats(v, o))
+    if (p != &v->compiled->training || v->micro_batch < 0 || !is_repeated(v, o))
         return false;
     bool second = v->repeating;
     v->repeating = !second;
@@ -309,7 +309,7 @@ verify *verify_open(const compiled *c, executor *e, int every)
             v->by_last[k] = v->by_last[k - 1];
         v->by_last[k] = i;
     }
-    executor_observe(e, OBSERVES_OUTSIDE, (executor_observer){v, before, after, again});
+    executor_observe(e, OBSERVES_OUTSIDE, (executor_observer){v, before_op, after_op, repeat_op});
     return v;
 }
 
@@ -355,7 +355,7 @@ verify_finding verify_find(verify *v)
     verify_finding f = {0};
     for (int i = 0; i < v->count; i++)
         if (v->rests[i].last < 0)
-            check(v, &v->rests[i]);
+            check_rest(v, &v->rests[i]);
     const compiled *c = v->compiled;
     uint64_t *sums = executor_borrow(v->executor, c->sums, c->sums_bytes);
     for (int i = 0; i < v->count; i++)
@@ -375,7 +375,7 @@ verify_finding verify_find(verify *v)
     }
     sums[0] = 0;
     executor_give_back(v->executor, sums, c->sums, c->sums_bytes, f.bad);
-    took(v, true, began);
+    add_time(v, true, began);
     f.seconds = v->seconds;
     return f;
 }

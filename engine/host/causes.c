@@ -32,7 +32,7 @@ int64_t causes_position(const char *folder)
     return stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
 }
 
-static cause parse(const json_t *line)
+static cause parse_cause(const json_t *line)
 {
     const char *verdict = json_string_value(json_object_get(line, "verdict"));
     const char *host = json_string_value(json_object_get(line, "host"));
@@ -53,7 +53,7 @@ static cause parse(const json_t *line)
 }
 
 /* Returns how informative a verdict is. */
-static int weight(const cause *c)
+static int verdict_weight(const cause *c)
 {
     static const int weights[INCIDENT_VERDICTS] = {
         [INCIDENT_LINK] = 1,    [INCIDENT_DEAD] = 2, [INCIDENT_FROZEN] = 3,  [INCIDENT_SLOW] = 2,
@@ -76,8 +76,8 @@ cause causes_read(const char *folder, int64_t position, const char *run)
     if (f && fseek(f, (long)position, SEEK_SET) == 0)
         while (getline(&text, &capacity, f) > 0) {
             json_auto_t *line = json_loads(text, 0, NULL);
-            cause c = parse(line);
-            if (line && is_of(line, run) && weight(&c) > weight(&most))
+            cause c = parse_cause(line);
+            if (line && is_of(line, run) && verdict_weight(&c) > verdict_weight(&most))
                 most = c;
         }
     MUST(!f || feof(f) || errno != ENOMEM, "%s/" INCIDENTS_FILE ": out of host memory", folder);

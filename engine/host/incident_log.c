@@ -53,7 +53,7 @@ static void add_text(line *l, const char *key, const char *value)
 
 /* ---- one incident ---- */
 
-static void describe(line *l, const incident *i)
+static void describe_incident(line *l, const incident *i)
 {
     double now = clock_of(CLOCK_REALTIME);
     append_line(l, "{\"time\": %.3f, \"verdict\": \"%s\"", now, incident_verdict_name(i->verdict));
@@ -80,7 +80,7 @@ status incident_log_append(const char *folder, const incident *what)
 {
     char path[PATH_MAX], text[4096];
     line l = {.text = text, .room = sizeof text};
-    describe(&l, what);
+    describe_incident(&l, what);
     snprintf(path, sizeof path, "%.*s/" INCIDENTS_FILE, PATH_MAX - 32, folder);
     mkdir(folder, 0777); /* a run may fail before it has made its folder */
     TRY(lines_own(path));

@@ -317,7 +317,7 @@ static void read_memory(resources_host *h, const char *root)
     h->memory_used = (all - available) * 1024;
 }
 
-static bool begins(const char *name, const char *const *prefixes)
+static bool begins_with_any(const char *name, const char *const *prefixes)
 {
     for (; *prefixes; prefixes++)
         if (strncmp(name, *prefixes, strlen(*prefixes)) == 0)
@@ -338,7 +338,7 @@ static void read_disks(resources_host *h, const char *root)
     h->disk_read = h->disk_written = 0;
     while (fgets(line, sizeof line, f)) {
         if (sscanf(line, "%*d %*d %63s %*d %*d %" SCNd64 " %*d %*d %*d %" SCNd64, name, &in, &out) != 3 ||
-            begins(name, composed) || (*disk && strncmp(name, disk, strlen(disk)) == 0))
+            begins_with_any(name, composed) || (*disk && strncmp(name, disk, strlen(disk)) == 0))
             continue;
         snprintf(disk, sizeof disk, "%s", name);
         h->disk_read += 512 * in;
@@ -359,7 +359,7 @@ static void read_ports(resources_host *h, const char *root)
     h->network_received = h->network_sent = 0;
     while (fgets(line, sizeof line, f)) {
         if (sscanf(line, " %63[^:]: %" SCNd64 " %*d %*d %*d %*d %*d %*d %*d %" SCNd64, name, &in, &out) != 3 ||
-            begins(name, inner))
+            begins_with_any(name, inner))
             continue;
         h->network_received += in;
         h->network_sent += out;
@@ -464,7 +464,7 @@ static void add_gpu(figures *f, const resources_gpus *gpus, int index)
     }
 }
 
-static void gather(figures *f, const resources *r, const resources_host *now)
+static void gather_figures(figures *f, const resources *r, const resources_host *now)
 {
     const resources_host *before = &r->before;
     double seconds = now->time - before->time;
@@ -539,7 +539,7 @@ status resources_look(resources *r, int64_t step, bool now)
         return STATUS_OK;
     r->looked = clock_seconds();
     resources_host_read(&here, r->root);
-    gather(&f, r, &here);
+    gather_figures(&f, r, &here);
     r->before = here;
     r->written = true;
     status s = write_line(r, &f, step, here.time);

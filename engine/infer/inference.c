@@ -33,8 +33,8 @@ static status lay_out(grid *out, const inference_ranks *r)
     return grid_make(out, ranks, comm_rank(r->world), size);
 }
 
-static status prepare(inference *out, executor_options *how, weights *from, const inference_ranks *ranks,
-                      const compile_options *wanted)
+static status prepare_model(inference *out, executor_options *how, weights *from, const inference_ranks *ranks,
+                            const compile_options *wanted)
 {
     compile_options o = *wanted;
     how->device = &device_cpu;
@@ -60,7 +60,7 @@ status inference_open(inference *out, weights *from, const inference_ranks *rank
     comm_group *all = comm_world(ranks->world);
     *out = (inference){0};
     omp_set_num_threads(how.threads);
-    TRY(comm_all_status(all, prepare(out, &how, from, ranks, wanted)));
+    TRY(comm_all_status(all, prepare_model(out, &how, from, ranks, wanted)));
     TRY(comm_all_status(all, executor_open(&out->executor, &out->compiled, ranks->world, &how)));
     TRY(comm_all_status(all, state_load_weights(&out->compiled, out->executor, weights_read, from)));
     batch_rope_table(&out->compiled, out->executor);

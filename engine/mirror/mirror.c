@@ -180,7 +180,7 @@ static status put_file(helper *h, object_store *s, const manifest_file *f)
 
 /* ---- helpers ---------------------------------------------------------------------------------------------------- */
 
-static status help(void *context, pool *p, object_store *s, int thread, int *fault)
+static status upload_files(void *context, pool *p, object_store *s, int thread, int *fault)
 {
     mirror *m = context;
     helper h = {m, m->buffer[thread]};
@@ -261,7 +261,7 @@ static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror *m, ob
                                .does = "uploads checkpoints",
                                .threads = HELPERS,
                                .limits = {.patience = MIRROR_PATIENCE, .stop = &m->worker.stop},
-                               .work = help,
+                               .work = upload_files,
                                .context = m};
     TRY(pool_run(&uploads, NULL));
     TRY(check_holder(shut_out, m, s));
@@ -271,7 +271,7 @@ static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror *m, ob
 /* Uploads the checkpoint of that name, unless the mirror has it: `to` becomes its name there. Opens the folder once and
  * checks every file against the manifest's checksum, so that a checkpoint replaced or removed meanwhile is never
  * mirrored in part: the upload fails, and its objects are no checkpoint. */
-static status upload(char to[MIRROR_NAME], bool *shut_out, mirror *m, object_store *s, const char *name)
+static status upload_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror *m, object_store *s, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", m->checkpoints, name), *listed = must_format("%s/manifest.json", path);
     RELEASED_BY(mapping_close) mapping text = {0};
@@ -324,7 +324,7 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
     char to[MIRROR_NAME];
     TRY(object_open(&s, m->prefix.bucket, &(object_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
     TRY(take_hold(m, s, for_good));
-    TRY(upload(to, for_good, m, s, name));
+    TRY(upload_checkpoint(to, for_good, m, s, name));
     TRY(mirror_prefix_set_latest(s, &m->prefix, to));
     if (!m->tidied) /* uploads begun by a start that was killed */
         m->tidied = object_upload_abort_all(s, m->prefix.root) == STATUS_OK;
@@ -335,7 +335,7 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
     return STATUS_OK;
 }
 
-static void conclude(mirror *m, status result, bool for_good, double *pause)
+static void conclude_upload(mirror *m, status result, bool for_good, double *pause)
 {
     AUTO_FREE char *words = must_strdup(result == STATUS_OK ? "" : status_message());
     if (result == STATUS_OK) {
@@ -392,7 +392,7 @@ static void mirror_all(void *argument)
         worker_unlock(&m->worker);
         status result = mirror_one(m, m->present, &for_good);
         worker_lock(&m->worker);
-        conclude(m, result, for_good, &pause);
+        conclude_upload(m, result, for_good, &pause);
     }
     worker_unlock(&m->worker);
 }

@@ -29,7 +29,7 @@ typedef struct job {
 
 /* ---- the checkpoint's objects ------------------------------------------------------------------------------------ */
 
-static status damage(job *j, const char *file, const char *what)
+static status fail_damaged(job *j, const char *file, const char *what)
 {
     j->damaged = true;
     return status_fail(STATUS_FAILED, "%s/%s/%s %s", j->prefix->url, j->name, file, what);
@@ -53,7 +53,7 @@ static status read_manifest(job *j)
     AUTO_FREE char *where = must_format("%s/%s/manifest.json", j->prefix->url, j->name);
     TRY(object_read_whole(&j->text, &j->text_bytes, j->s, key, MOST_MANIFEST));
     if (!j->text)
-        return damage(j, "manifest.json", "is not there");
+        return fail_damaged(j, "manifest.json", "is not there");
     status parsed = manifest_parse(&j->manifest, j->text, j->text_bytes, where);
     j->damaged |= parsed != STATUS_OK;
     return parsed;
@@ -65,13 +65,13 @@ static status check_manifest(job *j)
     const manifest *m = j->manifest;
     const char *run = json_string_value(json_object_get(m->meta, "run_id"));
     if (j->how->run && run && strcmp(run, j->how->run) != 0)
-        return damage(j, "manifest.json", "is another run's");
+        return fail_damaged(j, "manifest.json", "is another run's");
     for (int i = 0; i < m->file_count; i++) {
         const object_entry *e = find_entry(j, m->files[i].name);
         if (!e)
-            return damage(j, m->files[i].name, "is not there");
+            return fail_damaged(j, m->files[i].name, "is not there");
         if (e->bytes != m->files[i].bytes)
-            return damage(j, m->files[i].name, "has another size than the manifest says");
+            return fail_damaged(j, m->files[i].name, "has another size than the manifest says");
         j->total += e->bytes;
     }
     return STATUS_OK;
@@ -89,7 +89,7 @@ static void note_fault(job *j, download_fault fault)
     (void)status_fail(STATUS_FAILED, "%s", words);
 }
 
-static void show(void *context, int64_t done)
+static void show_progress(void *context, int64_t done)
 {
     const job *j = context;
     if (j->how->progress)
@@ -111,7 +111,7 @@ static status fetch_files(job *j)
                                    .has_crc32c = f->has_crc32c,
                                    .crc32c = f->crc32c};
     }
-    const download_watcher watcher = {.progress = show, .every = SHOWN_EVERY, .context = j};
+    const download_watcher watcher = {.progress = show_progress, .every = SHOWN_EVERY, .context = j};
     status result = download(j->prefix->bucket, items, count, 0666, &watcher, &fault);
     if (result != STATUS_OK)
         note_fault(j, fault);
@@ -123,7 +123,7 @@ static status fetch_files(job *j)
 /* ---- one checkpoint ---------------------------------------------------------------------------------------------- */
 
 /* Publishes it. A folder already of that name has no manifest, or belongs to a run that has been lost. */
-static status publish(const job *j, const char *name)
+static status publish_folder(const job *j, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/manifest.json", j->temporary),
                    *final = must_format("%s/%s", j->how->folder, name);
@@ -143,7 +143,7 @@ static status fetch_into(job *j, const char *name)
     TRY(atomic_make_own_folder(j->temporary));
     status result = fetch_files(j);
     if (result == STATUS_OK)
-        result = publish(j, name);
+        result = publish_folder(j, name);
     if (result != STATUS_OK) {
         AUTO_FREE char *words = must_strdup(status_message());
         (void)atomic_remove(j->temporary);
@@ -235,7 +235,7 @@ static status look_at_others(choice *c, int latest)
 }
 
 /* Returns the latest remaining one; -1: none. */
-static int choose(const choice *c)
+static int choose_latest(const choice *c)
 {
     int best = -1;
     for (int i = 0; i < c->all.count; i++) {
@@ -270,7 +270,7 @@ static status try_one(bool *done, choice *c, int i)
 static status try_others(choice *c)
 {
     bool done = false;
-    for (int i; (i = choose(c)) >= 0 && !done;) {
+    for (int i; (i = choose_latest(c)) >= 0 && !done;) {
         if (c->head.step < 0)
             c->head = c->place[i];
         TRY(try_one(&done, c, i));
@@ -308,7 +308,7 @@ static status fetch_best(choice *c)
         return STATUS_OK;
     if (latest >= 0)
         TRY(try_one(&done, c, latest));
-    else if (*c->latest && choose(c) >= 0)
+    else if (*c->latest && choose_latest(c) >= 0)
         say_trouble(c->out, must_format("%s/latest names %s, which is not there", c->prefix->url, c->latest));
     if (!done && latest >= 0)
         TRY(look_at_others(c, latest));

@@ -183,7 +183,7 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
     return got;
 }
 
-static status fill(batch_facts *out, const compiled *c, executor *e, place *at, const samples *s, batch_range of)
+static status fill_batch(batch_facts *out, const compiled *c, executor *e, place *at, const samples *s, batch_range of)
 {
     const batch_ids to = find_ids(c, e, at);
     *out = (batch_facts){0};
@@ -236,7 +236,7 @@ status batch_fill(batch_facts *out, const compiled *c, executor *e, const sample
 {
     const batch_range of = {batch_first(&c->options, first, microbatches),
                             (int64_t)microbatches * c->options.micro_batch, INT64_MAX};
-    return fill(out, c, e, ahead ? executor_ahead : executor_at, s, of);
+    return fill_batch(out, c, e, ahead ? executor_ahead : executor_at, s, of);
 }
 
 status batch_fill_evaluation(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
@@ -244,5 +244,5 @@ status batch_fill_evaluation(batch_facts *out, const compiled *c, executor *e, c
 {
     int64_t mine = c->options.micro_batch;
     const batch_range of = {first + mine * grid_index(&c->options.grid, AXIS_SAMPLES), mine, end};
-    return fill(out, c, e, executor_at, s, of);
+    return fill_batch(out, c, e, executor_at, s, of);
 }

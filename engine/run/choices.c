@@ -164,7 +164,7 @@ status choices_write(const choices *c, const char *path)
 /* ---- agreement of the ranks -------------------------------------------------------------------------------------- */
 
 /* Returns the members' lists as one table, each padded to `*most` entries with empty keys; the caller frees it. */
-static device_choice *gather(int *most, comm_group *all, const device_choice *mine, int count)
+static device_choice *gather_lists(int *most, comm_group *all, const device_choice *mine, int count)
 {
     *most = (int)comm_all_max(all, count > 1 ? count : 1);
     AUTO_FREE device_choice *padded = must_calloc((unsigned long)*most, sizeof *padded);
@@ -177,7 +177,7 @@ static device_choice *gather(int *most, comm_group *all, const device_choice *mi
 
 /* Lists the keys that this member has to time: absent from the table and not wanted by an earlier member. A key of
  * `wanted` is missing for the first time where it is put into `seen`. */
-static int missing(device_choice *mine, const choices *c, comm_group *all, const device_choice *wanted, int most)
+static int list_missing(device_choice *mine, const choices *c, comm_group *all, const device_choice *wanted, int most)
 {
     RELEASED_BY(choices_free) choices seen = {0};
     int count = 0, me = comm_group_me(all);
@@ -218,11 +218,11 @@ status choices_agree(choices *c, comm_group *all, const device_interface *interf
         add_choice(&want, &one);
     }
     int most;
-    AUTO_FREE device_choice *wanted = gather(&most, all, want.item, want.count);
+    AUTO_FREE device_choice *wanted = gather_lists(&most, all, want.item, want.count);
     AUTO_FREE device_choice *mine = must_calloc((unsigned long)want.count + 1, sizeof *mine);
-    int count = missing(mine, c, all, wanted, most), each;
+    int count = list_missing(mine, c, all, wanted, most), each;
     status s = comm_all_status(all, interface->choices.find(d, mine, count, timing));
-    AUTO_FREE device_choice *found = gather(&each, all, mine, s == STATUS_OK ? count : 0);
+    AUTO_FREE device_choice *found = gather_lists(&each, all, mine, s == STATUS_OK ? count : 0);
     for (int i = 0; i < comm_group_ranks(all) * each; i++)
         if (*found[i].key) {
             add_choice(c, &found[i]);

@@ -144,7 +144,7 @@ static void make_launch(launch *of, executor *e, const program *p, int index)
         join_calls(&l->call, e, of, ops, l->count);
 }
 
-static status prepare(executor *e, played *p)
+static status prepare_ops(executor *e, played *p)
 {
     p->launches = pool_alloc(&e->pool, (size_t)(p->program->requests + 1) * sizeof *p->launches);
     for (int i = 0; i < p->program->list.count; i++) {
@@ -256,7 +256,7 @@ static void look_at_marks(executor *e)
 }
 
 /* Puts a mark on the device's queue after op `i` of the program if one is due. */
-static void mark(executor *e, int i)
+static void mark_op(executor *e, int i)
 {
     if (!e->apart || ((i + 1) % COMPILE_MARK_OPS && i + 1 < e->playing->program->list.count))
         return;
@@ -320,7 +320,7 @@ static status open_device(executor *e, const executor_options *o)
 
 /* Allocates the arena last: by now the libraries have their memory, and the rest is known. Kernels loaded at their
  * first launch take some later. */
-static status allocate(executor *e, const executor_options *o)
+static status allocate_arena(executor *e, const executor_options *o)
 {
     device_facts f;
     status s = e->interface->allocate(e->device, e->compiled->arena_bytes, e->compiled->pinned_bytes);
@@ -350,9 +350,9 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     if (s == STATUS_OK)
         s = open_groups(e, options->varies);
     if (s == STATUS_OK)
-        s = allocate(e, options);
+        s = allocate_arena(e, options);
     for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
-        s = prepare(e, &e->programs[i]);
+        s = prepare_ops(e, &e->programs[i]);
     if (options->choices) {
         s = comm_all_status(comm_world(world), s);
         if (s == STATUS_OK)
@@ -404,7 +404,7 @@ static void play_op(executor *e, const op *o)
 }
 
 /* Reports progress and polls the groups while a device works. */
-static void meanwhile(void *context)
+static void poll_groups(void *context)
 {
     executor *e = context;
     comm_progress(e->world);
@@ -420,9 +420,9 @@ static void meanwhile(void *context)
     MUST(s == STATUS_OK, "communication failed: %s", status_message());
 }
 
-static void synchronise(executor *e)
+static void synchronise_device(executor *e)
 {
-    e->interface->synchronise(e->device, meanwhile, e);
+    e->interface->synchronise(e->device, poll_groups, e);
 }
 
 /* Returns the host's copy of an arena address. */
@@ -460,11 +460,11 @@ static void play_ops(executor *e, const compiled_program *p)
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         tell_watchdog(e, o, o->label, e->apart);
         play_observed(e, p, i);
-        mark(e, i);
+        mark_op(e, i);
         if (comm_ranks(e->world) > 1)
             comm_progress(e->world);
         if (e->seconds) {
-            synchronise(e);
+            synchronise_device(e);
             double after = clock_seconds();
             e->seconds[i] += after - before;
             before = after;
@@ -492,7 +492,7 @@ static void add_traffic(const executor *e, traffic *to, int sign)
     }
 }
 
-static void capture(executor *e, played *p)
+static void capture_program(executor *e, played *p)
 {
     device_facts before, after;
     executor_facts(&before, e);
@@ -509,7 +509,7 @@ static void capture(executor *e, played *p)
 }
 
 /* Runs each program op by op the first time: loading of libraries at first use cannot be captured. */
-static void play(executor *e, played *p)
+static void play_program(executor *e, played *p)
 {
     bool whole = e->graph && p->program->list.count && !e->seconds && !e->profiled && !e->op_by_op;
     if (!whole || p->plays++ == 0) {
@@ -519,14 +519,14 @@ static void play(executor *e, played *p)
     if (e->hook && p->program->first_change >= 0)
         e->hook(e->hook_context);
     if (p->plays == 2)
-        capture(e, p);
+        capture_program(e, p);
     e->interface->replay(e->device, (int)(p - e->programs));
     e->marked = compile_marks(p->program);
 }
 
 _Static_assert((int)COMPILE_PROGRAMS <= (int)DEVICE_LISTS, "each program has a list of its own");
 
-static played *find(executor *e, const compiled_program *p)
+static played *find_played(executor *e, const compiled_program *p)
 {
     for (int i = 0; i < COMPILE_PROGRAMS; i++)
         if (e->programs[i].program == p)
@@ -539,24 +539,24 @@ void executor_launch(executor *e, const compiled_program *p)
     e->interface->copy_in(e->device, 0, host_of(e, 0, e->second_block), e->compiled->batch_bytes);
     for (int i = 0; i < e->before_count; i++)
         e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
-    e->playing = find(e, p);
+    e->playing = find_played(e, p);
     e->playing->launched++;
     e->marked = e->passed = 0;
     if (e->apart)
         stand_at_mark(e);
-    play(e, e->playing);
+    play_program(e, e->playing);
     for (int i = 0; i < e->after_count; i++)
         e->interface->copy_out(e->device, e->after[i].at, e->after[i].bytes);
 }
 
 int64_t executor_launches(executor *e, const compiled_program *p)
 {
-    return find(e, p)->launched;
+    return find_played(e, p)->launched;
 }
 
 void executor_finish(executor *e)
 {
-    synchronise(e);
+    synchronise_device(e);
     atomic_store_explicit(&e->current, NULL, memory_order_relaxed);
 }
 

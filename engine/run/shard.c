@@ -46,7 +46,7 @@ static int compare_numbers(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-static void assign(block *blocks, int64_t count, int ranks)
+static void assign_blocks(block *blocks, int64_t count, int ranks)
 {
     AUTO_FREE int64_t *load = must_calloc((unsigned long)ranks, sizeof *load),
                       *held = must_calloc((unsigned long)ranks, sizeof *held);
@@ -72,7 +72,7 @@ void shard_documents(int32_t *out, const shard_shape *d, const int32_t *document
             blocks[i].cost += keys_of(d, document_start, i * d->run + k);
     }
     qsort(blocks, (size_t)count, sizeof *blocks, compare_costs);
-    assign(blocks, count, d->ranks);
+    assign_blocks(blocks, count, d->ranks);
     qsort(blocks, (size_t)count, sizeof *blocks, compare_numbers);
     for (int rank = 0; rank < d->ranks; rank++)
         for (int64_t i = 0; i < count; i++)

@@ -121,7 +121,7 @@ struct trace {
 
 /* ---- clocks ------------------------------------------------------------------------------------------------------ */
 
-static int compare(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -138,7 +138,7 @@ static double offset_to_first(comm_group *all, int ranks, int rank)
         more[i] = now - times[0];
     }
     free(times);
-    qsort(more + 1, ROUNDS - 1, sizeof *more, compare); /* unaligned before the first exchange */
+    qsort(more + 1, ROUNDS - 1, sizeof *more, compare_doubles); /* unaligned before the first exchange */
     /* Ranks on rank 0's machine share its clock. */
     char mine[MACHINE_BOOT], *every = must_alloc((unsigned long)ranks * MACHINE_BOOT);
     bool same = machine_boot(mine);
@@ -150,12 +150,12 @@ static double offset_to_first(comm_group *all, int ranks, int rank)
 
 /* ---- recording --------------------------------------------------------------------------------------------------- */
 
-static bool launches(const op *o)
+static bool is_launched(const op *o)
 {
     return op_starts(o);
 }
 
-static void stamp(trace *t, int at, const op *o)
+static void stamp_op(trace *t, int at, const op *o)
 {
     if (t->on && t->interface->times.stamp)
         t->interface->times.stamp(t->device, CLOCK_TRACE, at, o);
@@ -163,14 +163,14 @@ static void stamp(trace *t, int at, const op *o)
         t->times[at] = clock_seconds();
 }
 
-static void before(void *context, const compiled_program *p, int i)
+static void before_op(void *context, const compiled_program *p, int i)
 {
-    stamp(context, 2 * i, p->list.ops[i]);
+    stamp_op(context, 2 * i, p->list.ops[i]);
 }
 
-static void after(void *context, const compiled_program *p, int i)
+static void after_op(void *context, const compiled_program *p, int i)
 {
-    stamp(context, 2 * i + 1, p->list.ops[i]);
+    stamp_op(context, 2 * i + 1, p->list.ops[i]);
 }
 
 static int most_ops(const compiled *c, int *requests)
@@ -208,7 +208,7 @@ status trace_open(trace **out, const compiled *c, executor *e, comm *world, cons
     t->offset = offset_to_first(t->all, comm_ranks(world), t->rank);
     if (t->interface->times.stamps)
         t->interface->times.stamps(t->device, CLOCK_TRACE, 2 * ops);
-    executor_observe(e, OBSERVES_TIMES, (executor_observer){t, before, after, NULL});
+    executor_observe(e, OBSERVES_TIMES, (executor_observer){t, before_op, after_op, NULL});
     return STATUS_OK;
 }
 
@@ -241,7 +241,7 @@ void trace_begin(trace *t)
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* Replaces characters that JSON would escape. */
-static const char *plain(char out[LABEL], const char *text)
+static const char *plain_label(char out[LABEL], const char *text)
 {
     int n = 0;
     for (; *text && n < LABEL - 1; text++)
@@ -270,7 +270,7 @@ static void write_span(trace *t, const op *o, int i, int64_t step, const char *l
     char name[LABEL];
     double from = microseconds(t, t->times[2 * i]), to = microseconds(t, t->times[2 * i + 1]);
     fprintf(t->file, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
-            plain(name, label), op_row_of(o)->name, t->rank, COMPUTES, from, to > from ? to - from : 0);
+            plain_label(name, label), op_row_of(o)->name, t->rank, COMPUTES, from, to > from ? to - from : 0);
     t->within = to - NANOSECOND > from ? to - NANOSECOND : from;
     write_where(t, o, i, step, along);
 }
@@ -287,7 +287,7 @@ static void write_transfer(trace *t, const op *o, int i, int64_t step, double be
     for (int k = 0; k < 2; k++) {
         fprintf(t->file,
                 "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"%s\",\"id\":\"%lld.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f",
-                plain(name, o->label), along_of(o), k ? "e" : "b", (long long)step, i, t->rank, COMMUNICATES,
+                plain_label(name, o->label), along_of(o), k ? "e" : "b", (long long)step, i, t->rank, COMMUNICATES,
                 microseconds(t, k ? end : begin));
         write_where(t, o, i, step, NULL);
     }
@@ -336,7 +336,7 @@ static void write_memory(trace *t, const trace_marks *m, int i)
 /* Writes the counters after an op. Skips launches: on a device their time is their transfer's. */
 static void write_counters(trace *t, const trace_marks *m, const op *o, int i)
 {
-    if (launches(o))
+    if (is_launched(o))
         return;
     write_memory(t, m, i);
     if (i == 0 || m->tokens[i] > m->tokens[i - 1])
@@ -350,7 +350,7 @@ static void write_op(trace *t, const compiled_program *p, const trace_marks *m, 
     const op *o = p->list.ops[i];
     char label[LABEL];
     write_counters(t, m, o, i);
-    if (launches(o)) {
+    if (is_launched(o)) {
         t->launched[o->at.request] = i;
         snprintf(label, sizeof label, "launch %s", o->label);
         if (!t->interface->times.stamp) {

@@ -24,7 +24,7 @@ struct atomic_file {
     char *buffer;
 };
 
-static status failed(const char *what, const char *path)
+static status fail_file(const char *what, const char *path)
 {
     return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(errno),
                        errno == ENOSPC || errno == EDQUOT ? " (free some, then try again)" : "");
@@ -45,7 +45,7 @@ bool atomic_exists(const char *path)
 
 status atomic_look(bool *there, const char *path)
 {
-    return path_exists(there, path) ? STATUS_OK : failed("tell whether there is", path);
+    return path_exists(there, path) ? STATUS_OK : fail_file("tell whether there is", path);
 }
 
 int atomic_create(const char *path, mode_t mode)
@@ -74,7 +74,7 @@ static status open_new(atomic_file **out, const char *path, mode_t mode)
     f->temporary = must_format("%s.tmp", path);
     f->descriptor = RETRY(f->temporary, atomic_create(f->temporary, mode));
     if (f->descriptor < 0) {
-        status s = failed("create", f->temporary);
+        status s = fail_file("create", f->temporary);
         free_file(f);
         return s;
     }
@@ -108,10 +108,10 @@ static status write_bytes(atomic_file *f, const char *data, int64_t bytes)
 {
     int64_t wrote = atomic_write_all(f->descriptor, data, bytes, -1);
     f->written += wrote;
-    return wrote == bytes ? STATUS_OK : failed("write", f->temporary);
+    return wrote == bytes ? STATUS_OK : fail_file("write", f->temporary);
 }
 
-static status flush(atomic_file *f)
+static status flush_buffer(atomic_file *f)
 {
     int64_t bytes = f->used;
     f->used = 0;
@@ -121,7 +121,7 @@ static status flush(atomic_file *f)
 status atomic_write(atomic_file *f, const void *data, int64_t bytes)
 {
     if (f->used + bytes > BUFFER_BYTES)
-        TRY(flush(f)); /* writes large data past the buffer */
+        TRY(flush_buffer(f)); /* writes large data past the buffer */
     if (bytes >= BUFFER_BYTES)
         return write_bytes(f, data, bytes);
     if (!f->buffer)
@@ -151,15 +151,15 @@ void atomic_abandon(atomic_file *f)
 
 status atomic_sync(atomic_file *f)
 {
-    TRY(flush(f));
-    return fsync(f->descriptor) == 0 ? STATUS_OK : failed("fsync", f->temporary);
+    TRY(flush_buffer(f));
+    return fsync(f->descriptor) == 0 ? STATUS_OK : fail_file("fsync", f->temporary);
 }
 
 status atomic_commit(atomic_file *f)
 {
     status s = atomic_sync(f);
     if (close(f->descriptor) != 0 && s == STATUS_OK)
-        s = failed("close", f->temporary); /* NFS reports a full disk here */
+        s = fail_file("close", f->temporary); /* NFS reports a full disk here */
     f->descriptor = -1;
     if (s == STATUS_OK)
         s = atomic_rename(f->temporary, f->path);
@@ -171,7 +171,7 @@ status atomic_commit(atomic_file *f)
 }
 
 /* Replaces the file, from the beginning at each try: no later fsync brings back pages that a failed one dropped. */
-static status replace(const char *path, const void *data, int64_t bytes, mode_t mode)
+static status replace_file(const char *path, const void *data, int64_t bytes, mode_t mode)
 {
     retry r = {0};
     status s;
@@ -189,12 +189,12 @@ static status replace(const char *path, const void *data, int64_t bytes, mode_t 
 
 status atomic_replace(const char *path, const void *data, int64_t bytes)
 {
-    return replace(path, data, bytes, 0666);
+    return replace_file(path, data, bytes, 0666);
 }
 
 status atomic_replace_private(const char *path, const void *data, int64_t bytes)
 {
-    return replace(path, data, bytes, 0600);
+    return replace_file(path, data, bytes, 0600);
 }
 
 status atomic_remove_all(const char *folder, const char *prefix)
@@ -213,10 +213,10 @@ status atomic_sync_folder(const char *path)
 {
     AUTO_CLOSE descriptor = RETRY(path, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (descriptor < 0)
-        return failed("open folder", path);
+        return fail_file("open folder", path);
     /* EINVAL: folders need no fsync here */
     bool good = RETRY(path, fsync(descriptor) == 0 || errno == EINVAL ? 0 : -1) == 0;
-    return good ? STATUS_OK : failed("fsync folder", path);
+    return good ? STATUS_OK : fail_file("fsync folder", path);
 }
 
 static status sync_parent(const char *path)
@@ -259,7 +259,7 @@ static status make_folder(const char *path)
             return STATUS_OK;
     }
     errno = error;
-    return failed("make folder", path);
+    return fail_file("make folder", path);
 }
 
 status atomic_make_folders(const char *path)
@@ -280,11 +280,11 @@ status atomic_make_own_folder(const char *path)
     bool there;
     TRY(reading_look_at_link(&there, &info, path));
     if (there && S_ISLNK(info.st_mode) && unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
-        return failed("remove the link", path); /* EISDIR: another rank has made the folder meanwhile */
+        return fail_file("remove the link", path); /* EISDIR: another rank has made the folder meanwhile */
     TRY(atomic_make_folders(path));
     TRY(reading_look_at_link(&there, &info, path));
     errno = there ? ENOTDIR : ENOENT;
-    return there && S_ISDIR(info.st_mode) ? STATUS_OK : failed("make folder", path);
+    return there && S_ISDIR(info.st_mode) ? STATUS_OK : fail_file("make folder", path);
 }
 
 /* Removes `name` in folder `parent`; `path` is its full name, for messages. */
@@ -293,11 +293,11 @@ static status remove_at(int parent, const char *name, const char *path)
     if (RETRY(path, unlinkat(parent, name, 0)) == 0 || errno == ENOENT)
         return STATUS_OK;
     if (errno != EISDIR && errno != EPERM) /* Linux says EISDIR for a folder, POSIX EPERM */
-        return failed("remove", path);
+        return fail_file("remove", path);
     int descriptor = RETRY(path, openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     DIR *folder = descriptor < 0 ? NULL : fdopendir(descriptor);
     if (!folder) {
-        status s = failed("remove", path);
+        status s = fail_file("remove", path);
         if (descriptor >= 0)
             close(descriptor);
         return s;
@@ -310,7 +310,7 @@ static status remove_at(int parent, const char *name, const char *path)
         }
     closedir(folder);
     if (s == STATUS_OK && RETRY(path, unlinkat(parent, name, AT_REMOVEDIR)) != 0 && errno != ENOENT)
-        s = failed("remove", path);
+        s = fail_file("remove", path);
     return s;
 }
 

@@ -21,7 +21,7 @@ uint32_t crc32c_software(uint32_t crc, const void *data, int64_t bytes)
 }
 
 /* Multiplies two polynomials modulo the checksum's; bit 31 is the coefficient of x^0. */
-static uint32_t multiply(uint32_t a, uint32_t b)
+static uint32_t multiply_polynomials(uint32_t a, uint32_t b)
 {
     uint32_t product = 0;
     for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
@@ -49,7 +49,7 @@ __attribute__((target("sse4.2"))) static uint64_t three_lanes(uint64_t crc, cons
         b = __builtin_ia32_crc32di(b, word[1]);
         c = __builtin_ia32_crc32di(c, word[2]);
     }
-    return multiply((uint32_t)a, BEHIND_TWO) ^ multiply((uint32_t)b, BEHIND_ONE) ^ (uint32_t)c;
+    return multiply_polynomials((uint32_t)a, BEHIND_TWO) ^ multiply_polynomials((uint32_t)b, BEHIND_ONE) ^ (uint32_t)c;
 }
 
 __attribute__((target("sse4.2"))) static uint32_t hardware(uint32_t crc, const uint8_t *p, int64_t bytes)
@@ -87,8 +87,8 @@ uint32_t crc32c_combine(uint32_t a, uint32_t b, int64_t b_bytes)
     uint32_t power = 1u << 31, square = 1u << 23; /* x^0, x^8 */
     for (uint64_t n = (uint64_t)b_bytes; n; n >>= 1) {
         if (n & 1)
-            power = multiply(square, power);
-        square = multiply(square, square);
+            power = multiply_polynomials(square, power);
+        square = multiply_polynomials(square, square);
     }
-    return multiply(power, a) ^ b;
+    return multiply_polynomials(power, a) ^ b;
 }

@@ -11,7 +11,7 @@
 #include "engine/system/crc32c.h"
 #include "memory/log.h"
 
-static status failed(int *error, const char *what, const char *path)
+static status fail_file(int *error, const char *what, const char *path)
 {
     *error = errno;
     return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(*error),
@@ -33,7 +33,7 @@ status direct_open(direct *d, const char *path, char *buffer, int64_t capacity)
          "a buffer of %lld bytes at %p", (long long)capacity, (void *)buffer);
     *d = (direct){.path = path, .buffer = buffer, .capacity = capacity, .descriptor = atomic_create(path, 0666)};
     if (d->descriptor < 0)
-        return failed(&d->error, "create", path);
+        return fail_file(&d->error, "create", path);
     int flags = fcntl(d->descriptor, F_GETFL);
     d->past_cache = flags >= 0 && fcntl(d->descriptor, F_SETFL, flags | O_DIRECT) == 0;
     return STATUS_OK;
@@ -48,23 +48,23 @@ static status write_bytes(direct *d, const char *data, int64_t bytes)
         if (wrote < 0 && errno == EINVAL && d->past_cache && to_cache(&d->past_cache, d->descriptor))
             continue; /* opening allowed it, writing does not */
         if (wrote < 0)
-            return failed(&d->error, "write", d->path);
+            return fail_file(&d->error, "write", d->path);
         data += wrote;
         bytes -= wrote;
         d->written += wrote;
         if (bytes % DIRECT_ALIGNMENT && d->past_cache && !to_cache(&d->past_cache, d->descriptor))
-            return failed(&d->error, "write", d->path); /* a torn write has left an unaligned rest */
+            return fail_file(&d->error, "write", d->path); /* a torn write has left an unaligned rest */
     }
     return STATUS_OK;
 }
 
-static status flush(direct *d)
+static status flush_buffer(direct *d)
 {
     int64_t whole = d->past_cache ? d->used / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT : d->used, rest = d->used - whole;
     d->used = 0;
     TRY(write_bytes(d, d->buffer, whole));
     if (rest > 0 && d->past_cache && !to_cache(&d->past_cache, d->descriptor)) /* the end of a file is no whole block */
-        return failed(&d->error, "write", d->path);
+        return fail_file(&d->error, "write", d->path);
     return write_bytes(d, d->buffer + whole, rest);
 }
 
@@ -106,7 +106,7 @@ status direct_added(direct *d, int64_t bytes, direct_values *of)
     d->crc32c = crc32c_combine(d->crc32c, here, bytes);
     d->used += bytes;
     MUST(d->used <= d->capacity, "%lld bytes in a buffer of %lld", (long long)d->used, (long long)d->capacity);
-    return d->used == d->capacity ? flush(d) : STATUS_OK;
+    return d->used == d->capacity ? flush_buffer(d) : STATUS_OK;
 }
 
 status direct_write(direct *d, const void *data, int64_t bytes, direct_values *of)
@@ -131,11 +131,11 @@ int64_t direct_position(const direct *d)
 
 status direct_close(direct *d, status written)
 {
-    status s = written == STATUS_OK ? flush(d) : written;
+    status s = written == STATUS_OK ? flush_buffer(d) : written;
     if (s == STATUS_OK && fsync(d->descriptor) != 0)
-        s = failed(&d->error, "fsync", d->path);
+        s = fail_file(&d->error, "fsync", d->path);
     if (close(d->descriptor) != 0 && s == STATUS_OK)
-        s = failed(&d->error, "close", d->path); /* NFS reports a full disk here */
+        s = fail_file(&d->error, "close", d->path); /* NFS reports a full disk here */
     d->descriptor = -1;
     return s;
 }
@@ -143,7 +143,7 @@ status direct_close(direct *d, status written)
 /* ---- reading back ---- */
 
 /* Reads up to the buffer's capacity, fewer at the file's end; -1 with errno */
-static int64_t fill(int descriptor, bool *past_cache, char *buffer, int64_t capacity)
+static int64_t fill_buffer(int descriptor, bool *past_cache, char *buffer, int64_t capacity)
 {
     int64_t got = 0;
     while (got < capacity) {
@@ -168,14 +168,14 @@ status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, 
     if (!past_cache && errno == EINVAL)
         descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (descriptor < 0)
-        return failed(error, "open", path);
+        return fail_file(error, "open", path);
     if (!past_cache) /* drops clean pages only: written bytes have been fsynced */
         (void)posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
-    while ((now = fill(descriptor, &past_cache, buffer, capacity)) > 0) {
+    while ((now = fill_buffer(descriptor, &past_cache, buffer, capacity)) > 0) {
         found = crc32c(found, buffer, now);
         done += now;
     }
-    status s = now < 0 ? failed(error, "read back", path) : STATUS_OK;
+    status s = now < 0 ? fail_file(error, "read back", path) : STATUS_OK;
     close(descriptor);
     if (now < 0 || (done == bytes && found == crc))
         return s;

@@ -26,7 +26,7 @@ struct lines {
     pthread_mutex_t lock; /* one thread at a time looks and writes */
 };
 
-static status failed(const lines *l, int error)
+static status fail_lines(const lines *l, int error)
 {
     return status_fail(STATUS_FAILED, "cannot write to %s: %s", l->path, strerror(error));
 }
@@ -63,7 +63,7 @@ static status open_file(lines *l, int only)
         TRY(lines_own(l->path));
     l->file = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC | only, 0666);
     if (l->file < 0)
-        return failed(l, errno);
+        return fail_lines(l, errno);
     find_home(l);
     return STATUS_OK;
 }
@@ -84,7 +84,7 @@ status lines_open(lines **out, const char *path)
 /* ---- which file is the run's ---- */
 
 /* Leaves a file that has lost its name, which is free: writes on if its folder was moved, else gives it up. */
-static void leave(lines *l, bool with_folder)
+static void leave_file(lines *l, bool with_folder)
 {
     if (l->moved < 0 && with_folder) {
         log_warn("%s was moved with its folder: it begins anew, and the one that was moved goes on as well", l->path);
@@ -168,7 +168,7 @@ static status check_file(lines *l)
         stay_away(l);
         return STATUS_OK;
     }
-    leave(l, place == PLACE_FREE || place == PLACE_TAKEN);
+    leave_file(l, place == PLACE_FREE || place == PLACE_TAKEN);
     return begin_anew(l);
 }
 
@@ -180,7 +180,7 @@ static status append_text(const lines *l, int file, const char *text)
     int64_t bytes = (int64_t)strlen(text), done = atomic_write_all(file, text, bytes, -1);
     if (done == bytes)
         return STATUS_OK;
-    status s = failed(l, errno);
+    status s = fail_lines(l, errno);
     return done && (!known || ftruncate(file, before.st_size) != 0) ? status_context(s, "and a torn line is left in it")
                                                                     : s;
 }

@@ -152,7 +152,7 @@ static int link_new(int descriptor, const char *aside, const char *path)
 
 /* Creates the file; EEXIST if there is one. It takes its name when it is whole: an empty lock, of a run that was killed
  * before it could write, would have to be watched for a lease. Without hard links it is made under its name. */
-static int create(int *out, const char *path, const holder *me)
+static int create_file(int *out, const char *path, const holder *me)
 {
     enum { TRIES = 8 };
     AUTO_FREE char *aside = must_format("%s.%s", path, me->id);
@@ -193,7 +193,7 @@ static verdict classify_holder(const holder *found, const holder *me, double lea
 }
 
 /* Watches the counter of a holder of another machine, or of an unreadable file. */
-static verdict watch(const char *path, const holder *found, double lease)
+static verdict watch_holder(const char *path, const holder *found, double lease)
 {
     log_info("%s is held by process %lld on %s; looking for up to %.0f s whether it is alive", path, found->pid,
              found->host, lease);
@@ -258,7 +258,7 @@ static bool is_retired(const char *path, const holder *found)
 }
 
 /* Moves the file aside; puts it back if it is not the one that was judged, or cannot be read. */
-static void displace(const char *path, const holder *judged, const char *id)
+static void displace_file(const char *path, const holder *judged, const char *id)
 {
     holder moved = {0};
     AUTO_FREE char *aside = must_format("%s.%s", path, id);
@@ -271,7 +271,7 @@ static void displace(const char *path, const holder *judged, const char *id)
 
 /* Removes files that were moved aside by runs that died before they removed them. Only the lock's holder calls it: a
  * file that is put back is its own. The file of another live start stays: it is about to find the lock held. */
-static void sweep(const char *path, const holder *me)
+static void sweep_aside(const char *path, const holder *me)
 {
     AUTO_FREE char *copy = must_strdup(path);
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *folder = dirname(copy);
@@ -301,7 +301,7 @@ static bool is_other(const lock *l, holder *now)
 static void make_again(lock *l, const char *what)
 {
     int descriptor = -1;
-    if (create(&descriptor, l->path, &l->me) != 0)
+    if (create_file(&descriptor, l->path, &l->me) != 0)
         return;
     log_warn("%s %s while it was held; it is there again", l->path, what);
     close(l->descriptor);
@@ -317,7 +317,7 @@ bool lock_confirm(lock *l)
     /* A process of this machine that began before this one and has ended cannot have taken the lock from this one: its
      * file has come back with its folder, which was moved away and replaced for a while. */
     if (is_other(l, &now) && is_here(&now, &l->me) && now.started > 0 && now.started < l->me.started && !lives(&now)) {
-        displace(l->path, &now, l->me.id);
+        displace_file(l->path, &now, l->me.id);
         make_again(l, "was replaced by that of a process which had ended before");
     }
     if (is_other(l, &now))
@@ -345,12 +345,12 @@ static void renew_lock(void *argument)
 }
 
 /* Makes the file, and displaces a stale one. */
-static status obtain(int *out, const char *path, const holder *me, double lease)
+static status obtain_file(int *out, const char *path, const holder *me, double lease)
 {
     enum { ROUNDS = 20 };
     retry r = {0};
     for (int round = 0; round < ROUNDS; round++) {
-        int error = create(out, path, me);
+        int error = create_file(out, path, me);
         if (!error)
             return STATUS_OK;
         if (error != EEXIST && !retry_again(&r, error, path))
@@ -365,13 +365,13 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
             continue;
         verdict v = is_retired(path, &found) ? STALE : classify_holder(&found, me, lease);
         if (v == UNKNOWN)
-            v = watch(path, &found, lease);
+            v = watch_holder(path, &found, lease);
         if (v == ALIVE)
             return status_fail(
                 STATUS_FAILED,
                 "%s: another run is at work here, process %lld on %s: let it end, or take another run.folder", path,
                 found.pid, *found.host ? found.host : "a host that it does not name");
-        displace(path, &found, me->id);
+        displace_file(path, &found, me->id);
         log_info("%s was left by a run that is no more (process %lld on %s)", path, found.pid,
                  *found.host ? found.host : "an unknown host");
     }
@@ -382,8 +382,8 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
 {
     holder me = this_process(id);
     int descriptor = -1;
-    TRY(obtain(&descriptor, path, &me, lease));
-    sweep(path, &me); /* also removes FILE.ended */
+    TRY(obtain_file(&descriptor, path, &me, lease));
+    sweep_aside(path, &me); /* also removes FILE.ended */
     lock *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
     l->me = me;

@@ -5,7 +5,7 @@
 
 #include "memory/log.h"
 
-static int64_t grown(int64_t used, int64_t more, int64_t room)
+static int64_t grown_room(int64_t used, int64_t more, int64_t room)
 {
     MUST(more >= 0 && used <= INT64_MAX / 4 - more, "a buffer of %lld + %lld elements", (long long)used,
          (long long)more);
@@ -17,7 +17,7 @@ void buffer_reserve(buffer *b, int64_t more)
 {
     if (b->room - b->length >= more)
         return;
-    b->room = grown(b->length, more, b->room);
+    b->room = grown_room(b->length, more, b->room);
     b->bytes = must_realloc(b->bytes, (unsigned long)b->room);
 }
 
@@ -40,7 +40,7 @@ void buffer_ids_reserve(buffer_ids *b, int64_t more)
 {
     if (b->room - b->count >= more)
         return;
-    b->room = grown(b->count, more, b->room);
+    b->room = grown_room(b->count, more, b->room);
     b->ids = must_realloc(b->ids, (unsigned long)b->room * sizeof *b->ids);
 }
 

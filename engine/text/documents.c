@@ -304,7 +304,7 @@ static status begins_with_object(documents *d, bool *object)
     return STATUS_OK;
 }
 
-static status sniff(documents *d, const char *path)
+static status sniff_format(documents *d, const char *path)
 {
     const documents_settings *set = &d->settings;
     const char *name = source_name(d->source);
@@ -406,7 +406,7 @@ static status open_columns(documents *d, const char *path)
 }
 
 /* Determines the format of the open one, unless the settings do. */
-static status recognise(documents *d, const char *path)
+static status recognise_format(documents *d, const char *path)
 {
     documents_format format = d->settings.format;
     d->json = format == DOCUMENTS_JSON_LINES || format == DOCUMENTS_FIELDS;
@@ -421,7 +421,7 @@ static status recognise(documents *d, const char *path)
         d->json = false;
         return reader ? open_columns(d, path) : sniff_check(source_name(d->source), bytes, length, false);
     }
-    return format == DOCUMENTS_SNIFF ? sniff(d, path) : STATUS_OK;
+    return format == DOCUMENTS_SNIFF ? sniff_format(d, path) : STATUS_OK;
 }
 
 static status open_next(documents *d)
@@ -434,7 +434,7 @@ static status open_next(documents *d)
     TRY(read_until(d, 3));
     if (d->ahead.length >= 3 && memcmp(d->ahead.bytes, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is not text */
         d->at = 3;
-    TRY(recognise(d, path));
+    TRY(recognise_format(d, path));
     return d->begins ? take_share(d) : STATUS_OK;
 }
 

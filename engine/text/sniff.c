@@ -43,7 +43,7 @@ static const struct {
 
 #define ANYWAY " (--format text takes it as it is)"
 
-static status refuse(const char *name, const char *what, const char *todo)
+static status refuse_file(const char *name, const char *what, const char *todo)
 {
     const char *file = strstr(todo, "%s");
     int before = file ? (int)(file - todo) : (int)strlen(todo);
@@ -71,21 +71,21 @@ status sniff_check(const char *name, const char *bytes, int64_t length, bool zer
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (length >= kinds[i].offset + kinds[i].length &&
             memcmp(bytes + kinds[i].offset, kinds[i].magic, (size_t)kinds[i].length) == 0)
-            return refuse(name, kinds[i].what, kinds[i].todo);
+            return refuse_file(name, kinds[i].what, kinds[i].todo);
     length = length < SNIFF_BYTES ? length : SNIFF_BYTES;
     if (length == 0)
         return STATUS_OK;
     if (!zeros && memchr(bytes, 0, (size_t)length))
-        return refuse(name, "a binary file", "extract its text, or write it as JSON-lines");
+        return refuse_file(name, "a binary file", "extract its text, or write it as JSON-lines");
     /* some damage is common in collected text, and is replaced; letters of another encoding, which come every few
      * words, and binary data exceed this limit */
     if (count_malformed(bytes, length) * 200 > length + 200)
-        return refuse(name, "in another encoding, or binary", TO_UTF8("ISO-8859-1") ", if that is its encoding");
+        return refuse_file(name, "in another encoding, or binary", TO_UTF8("ISO-8859-1") ", if that is its encoding");
     int64_t controls = 0; /* that text lacks: all below a space but tab, line and page ends, backspace and escape */
     for (int64_t i = 0; i < length; i++)
         controls += (uint8_t)bytes[i] < 0x20 && !strchr("\b\t\n\v\f\r\x1B", bytes[i]);
     if (!zeros && controls * 50 > length + 50)
-        return refuse(name, "a binary file", "extract its text, or write it as JSON-lines");
+        return refuse_file(name, "a binary file", "extract its text, or write it as JSON-lines");
     return STATUS_OK;
 }
 

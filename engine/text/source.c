@@ -63,7 +63,7 @@ static status wait_for_input(const source *s)
 }
 
 /* Reads more of an object of a store. */
-static status fetch(source *s)
+static status fetch_more(source *s)
 {
     int64_t left = blocks_bytes(s->remote) - s->place, room = INPUT_BYTES - s->filled;
     int64_t bytes = left < room ? left : room;
@@ -76,12 +76,12 @@ static status fetch(source *s)
 }
 
 /* Reads more into the input buffer, after its content. */
-static status fill(source *s)
+static status fill_input(source *s)
 {
     if (s->at == s->filled)
         s->at = s->filled = 0;
     if (s->remote)
-        return fetch(s);
+        return fetch_more(s);
     while (!s->ended && s->filled < INPUT_BYTES) {
         TRY(wait_for_input(s));
         ssize_t got = read(s->file, s->input + s->filled, (size_t)(INPUT_BYTES - s->filled));
@@ -107,7 +107,7 @@ static status read_plain(source *s, char *out, int64_t *got, int64_t room)
     return STATUS_OK;
 }
 
-static status damaged(const source *s, const char *why)
+static status fail_damaged(const source *s, const char *why)
 {
     return status_fail(STATUS_FAILED, "%s: damaged %s data before byte %lld: %s", s->name, s->packing->name,
                        (long long)(s->consumed - (s->filled - s->at)), why);
@@ -148,7 +148,7 @@ static status read_gzip(source *s, char *out, int64_t *got, int64_t room)
     *got = before - z->avail_out;
     s->complete = result == Z_STREAM_END;
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
-        return damaged(s, z->msg ? z->msg : "unknown");
+        return fail_damaged(s, z->msg ? z->msg : "unknown");
     return STATUS_OK;
 }
 
@@ -171,7 +171,7 @@ static status read_zstd(source *s, char *out, int64_t *got, int64_t room)
     s->at += (int64_t)in.pos;
     *got = (int64_t)unpacked.pos;
     if (ZSTD_isError(result))
-        return damaged(s, ZSTD_getErrorName(result));
+        return fail_damaged(s, ZSTD_getErrorName(result));
     s->complete = result == 0;
     return STATUS_OK;
 }
@@ -202,9 +202,9 @@ static status read_xz(source *s, char *out, int64_t *got, int64_t room)
     s->complete = result == LZMA_STREAM_END;
     if (result == LZMA_OK || result == LZMA_STREAM_END || result == LZMA_BUF_ERROR)
         return STATUS_OK;
-    return damaged(s, result == LZMA_MEM_ERROR       ? "out of memory"
-                      : result == LZMA_OPTIONS_ERROR ? "packed with options that this liblzma does not know"
-                                                     : "liblzma cannot unpack it");
+    return fail_damaged(s, result == LZMA_MEM_ERROR       ? "out of memory"
+                           : result == LZMA_OPTIONS_ERROR ? "packed with options that this liblzma does not know"
+                                                          : "liblzma cannot unpack it");
 }
 
 static void begin_bzip2(source *s)
@@ -237,7 +237,7 @@ static status read_bzip2(source *s, char *out, int64_t *got, int64_t room)
     *got = before - z->avail_out;
     s->complete = result == BZ_STREAM_END;
     if (result != BZ_OK && result != BZ_STREAM_END)
-        return damaged(s, "libbz2 cannot unpack it");
+        return fail_damaged(s, "libbz2 cannot unpack it");
     return STATUS_OK;
 }
 
@@ -278,10 +278,10 @@ static status look_at_file(source *s)
     return STATUS_OK;
 }
 
-static status begin(source *s, const char *path)
+static status begin_file(source *s, const char *path)
 {
     TRY(object_is_url(path) ? blocks_open_one(&s->remote, path, s->stop) : look_at_file(s));
-    TRY(fill(s));
+    TRY(fill_input(s));
     s->packing = packing_of(s);
     s->complete = s->packing == &plain;
     if (s->packing->begin)
@@ -310,7 +310,7 @@ status source_open(source **out, const char *path, const atomic_bool *stop)
     s->stop = stop;
     s->input = must_alloc(INPUT_BYTES);
     s->file = standard ? STDIN_FILENO : object_is_url(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    status begun = begin(s, path);
+    status begun = begin_file(s, path);
     if (begun != STATUS_OK) {
         source_close(s);
         return begun;
@@ -374,7 +374,7 @@ status source_read(source *s, char *out, int64_t *got, int64_t room)
     *got = 0;
     while (*got == 0) {
         if (s->at == s->filled)
-            TRY(fill(s));
+            TRY(fill_input(s));
         bool dry = s->at == s->filled;
         if (dry && s->complete)
             return STATUS_OK;

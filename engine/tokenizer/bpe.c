@@ -48,7 +48,7 @@ void added_put(added *a, const added_token *token)
     memcpy(copy->text, token->text, (size_t)token->length);
 }
 
-static int compare(const void *left, const void *right)
+static int compare_tokens(const void *left, const void *right)
 {
     const added_token *a = left, *b = right;
     int64_t shared = a->length < b->length ? a->length : b->length;
@@ -59,7 +59,7 @@ static int compare(const void *left, const void *right)
 void added_sort(added *a)
 {
     if (a->count)
-        qsort(a->tokens, (size_t)a->count, sizeof *a->tokens, compare);
+        qsort(a->tokens, (size_t)a->count, sizeof *a->tokens, compare_tokens);
     int at = 0;
     for (int byte = 0; byte < 256; byte++) {
         a->first[byte] = at;
@@ -299,7 +299,7 @@ static void encode_word(const job *j, const uint8_t *word, int64_t length)
 }
 
 /* Cuts text by step number `step` and passes the pieces to the next one; after the last step they are words. */
-static status cut(const job *j, int step, const char *text, int64_t length)
+static status cut_text(const job *j, int step, const char *text, int64_t length)
 {
     if (length == 0)
         return STATUS_OK;
@@ -317,23 +317,23 @@ static status cut(const job *j, int step, const char *text, int64_t length)
         length = spaced->length;
     }
     if (!rule->cut)
-        return cut(j, step + 1, text, length);
+        return cut_text(j, step + 1, text, length);
     int64_t done = 0, from = 0, start, stop;
     while (from <= length) {
         TRY(pattern_next(rule->cut, j->s->matching, &start, &stop, text, from, length));
         if (start < 0)
             break;
         if (start > done && !rule->drop_others)
-            TRY(cut(j, step + 1, text + done, start - done));
+            TRY(cut_text(j, step + 1, text + done, start - done));
         if (!rule->drop_matches)
-            TRY(cut(j, step + 1, text + start, stop - start));
+            TRY(cut_text(j, step + 1, text + start, stop - start));
         done = from = stop;
         if (stop == start) { /* an empty match is a cut; go on after the next character */
             uint32_t code;
             from += from < length ? unicode_decode((const uint8_t *)text + from, &code) : 1;
         }
     }
-    return rule->drop_others ? STATUS_OK : cut(j, step + 1, text + done, length - done);
+    return rule->drop_others ? STATUS_OK : cut_text(j, step + 1, text + done, length - done);
 }
 
 /* A stretch of text between added tokens; `first`: it begins the text. */
@@ -389,7 +389,7 @@ static void encode_characters(const job *j, const part *p)
 static status encode_ordinary(const job *j, const part *p)
 {
     if (!j->b->characters)
-        return cut(j, 0, p->text, p->length);
+        return cut_text(j, 0, p->text, p->length);
     encode_characters(j, p);
     return STATUS_OK;
 }

@@ -14,7 +14,7 @@
 
 /* --- small questions to a JSON value ------------------------------------------------------------------------------ */
 
-static bool absent(const json_t *value)
+static bool is_absent(const json_t *value)
 {
     return !value || json_is_null(value);
 }
@@ -28,7 +28,7 @@ static const char *type_of(const json_t *object)
 static bool is_true(const json_t *object, const char *key, bool missing)
 {
     const json_t *value = json_object_get(object, key);
-    return absent(value) ? missing : json_is_true(value);
+    return is_absent(value) ? missing : json_is_true(value);
 }
 
 static status id_of(int32_t *out, const json_t *value, const char *what, const char *token)
@@ -162,11 +162,11 @@ static status refuse_model_extras(const json_t *model)
     static const char *const texts[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     for (int i = 0; i < 2; i++) {
         const json_t *value = json_object_get(model, texts[i]);
-        if (!absent(value) && json_string_length(value) != 0)
+        if (!is_absent(value) && json_string_length(value) != 0)
             return WRONG("model.%s is not supported", texts[i]);
     }
     const json_t *dropout = json_object_get(model, "dropout");
-    if (!absent(dropout) && !(json_number_value(dropout) <= 0.0))
+    if (!is_absent(dropout) && !(json_number_value(dropout) <= 0.0))
         return WRONG("model.dropout is not supported");
     return STATUS_OK;
 }
@@ -177,7 +177,7 @@ static status read_model(bpe *b, json_t *root)
     json_t *vocab = json_object_get(model, "vocab"), *list = json_object_get(model, "merges");
     if (!json_is_object(model))
         return WRONG("there is no model");
-    bool named = !absent(json_object_get(model, "type")); /* old files name no type */
+    bool named = !is_absent(json_object_get(model, "type")); /* old files name no type */
     if (named ? strcmp(type_of(model), "BPE") != 0 : !list)
         return WRONG("model.type %s is not supported: only BPE is", type_of(model));
     if (!json_is_object(vocab) || !json_is_array(list))
@@ -191,7 +191,7 @@ static status read_model(bpe *b, json_t *root)
     for (size_t i = 0; i < json_array_size(list); i++)
         TRY(read_merge(b, vocab, json_array_get(list, i), i));
     const json_t *unknown = json_object_get(model, "unk_token");
-    if (!absent(unknown) && json_string_length(unknown)) {
+    if (!is_absent(unknown) && json_string_length(unknown)) {
         const char *text = json_string_value(unknown);
         const json_t *id = json_object_get(vocab, text);
         if (!id)
@@ -244,7 +244,7 @@ static status read_marks(bpe *b, json_t *value)
 
 static status read_normalizer(bpe *b, json_t *value)
 {
-    if (absent(value))
+    if (is_absent(value))
         return STATUS_OK;
     const char *type = type_of(value);
     if (strcmp(type, "Prepend") == 0 || strcmp(type, "Replace") == 0)
@@ -342,14 +342,14 @@ static status read_metaspace(bpe *b, json_t *value)
 static status read_pre_tokenizer_of_characters(bpe *b, json_t *value)
 {
     const char *at = string_of(json_object_get(value, "pattern"), "String");
-    if (!absent(value) && strcmp(type_of(value), "Metaspace") == 0)
+    if (!is_absent(value) && strcmp(type_of(value), "Metaspace") == 0)
         return read_metaspace(b, value);
     bool marked = false; /* all spaces of the normal form */
     for (int i = 0; i < b->normal_count; i++)
         marked |= b->normals[i].kind == BPE_MARK;
     if (!marked)
         return WRONG("model.byte_fallback where spaces are not replaced by \"" MARK "\" is not supported");
-    if (absent(value) || (strcmp(type_of(value), "Split") == 0 && strcmp(at, " ") == 0))
+    if (is_absent(value) || (strcmp(type_of(value), "Split") == 0 && strcmp(at, " ") == 0))
         return STATUS_OK;
     return WRONG("pre_tokenizer.type %s beside model.byte_fallback is not supported", type_of(value));
 }
@@ -359,7 +359,7 @@ static status read_pre_tokenizer(bpe *b, json_t *value)
     bool byte_level = false;
     if (b->characters)
         return read_pre_tokenizer_of_characters(b, value);
-    if (absent(value))
+    if (is_absent(value))
         return WRONG("there is no pre_tokenizer: only byte-level BPE is supported");
     if (strcmp(type_of(value), "Sequence") == 0) {
         json_t *steps = json_object_get(value, "pretokenizers");
@@ -379,7 +379,7 @@ static status read_decoder_of_characters(bpe *b, const json_t *value)
     static const char *const types[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
     const json_t *parts = json_object_get(value, "decoders");
     size_t count = json_array_size(parts);
-    bool good = !absent(value) && strcmp(type_of(value), "Sequence") == 0 && (count == 3 || count == 4);
+    bool good = !is_absent(value) && strcmp(type_of(value), "Sequence") == 0 && (count == 3 || count == 4);
     for (size_t i = 0; good && i < count; i++)
         good = strcmp(type_of(json_array_get(parts, i)), types[i]) == 0;
     const json_t *replaces = json_array_get(parts, 0);
@@ -400,7 +400,7 @@ static status read_decoder(bpe *b, const json_t *value)
 {
     if (b->characters)
         return read_decoder_of_characters(b, value);
-    if (absent(value) || strcmp(type_of(value), "ByteLevel") == 0)
+    if (is_absent(value) || strcmp(type_of(value), "ByteLevel") == 0)
         return STATUS_OK;
     const json_t *parts = json_object_get(value, "decoders");
     if (strcmp(type_of(value), "Sequence") == 0 && json_array_size(parts) == 1)
@@ -437,7 +437,7 @@ static status read_template(bpe *b, json_t *value)
 
 static status read_post_processor(bpe *b, json_t *value)
 {
-    if (absent(value) || strcmp(type_of(value), "ByteLevel") == 0) /* that one trims offsets only */
+    if (is_absent(value) || strcmp(type_of(value), "ByteLevel") == 0) /* that one trims offsets only */
         return STATUS_OK;
     if (strcmp(type_of(value), "TemplateProcessing") == 0)
         return read_template(b, value);

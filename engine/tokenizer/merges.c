@@ -31,7 +31,7 @@ struct merges_scratch {
     uint64_t *heap;  /* [3 * room] rank << 32 | index */
 };
 
-static void allot(merges *m, uint64_t slots)
+static void allot_slots(merges *m, uint64_t slots)
 {
     m->mask = slots - 1;
     m->entries = must_alloc(slots * sizeof *m->entries);
@@ -45,7 +45,7 @@ merges *merges_open(int64_t expected)
     uint64_t slots = 1024;
     while (slots < 2 * (uint64_t)expected)
         slots *= 2;
-    allot(m, slots);
+    allot_slots(m, slots);
     return m;
 }
 
@@ -75,7 +75,7 @@ void merges_add(merges *m, int32_t left, int32_t right, uint32_t rank, int32_t m
     MUST(left >= 0 && right >= 0 && rank < NONE, "merge %d + %d of rank %u", left, right, rank);
     if (2 * (m->count + 1) > m->mask + 1) {
         merges old = *m;
-        allot(m, 2 * (old.mask + 1));
+        allot_slots(m, 2 * (old.mask + 1));
         for (uint64_t i = 0; i <= old.mask; i++)
             if (old.entries[i].pair != EMPTY)
                 *slot_of(m, old.entries[i].pair) = old.entries[i];
@@ -104,7 +104,7 @@ void merges_scratch_close(merges_scratch *s)
     free(s);
 }
 
-static void reserve(merges_scratch *s, int64_t count)
+static void reserve_scratch(merges_scratch *s, int64_t count)
 {
     if (count <= s->room)
         return;
@@ -182,7 +182,7 @@ static uint64_t heap_pop(uint64_t *heap, int64_t *size)
 }
 
 /* Looks up the pair that begins at `at` and enters it into the heap if it can merge. */
-static void consider(const merges *m, merges_scratch *s, int64_t *size, int32_t at, int32_t count)
+static void consider_pair(const merges *m, merges_scratch *s, int64_t *size, int32_t at, int32_t count)
 {
     s->rank[at] = NONE;
     if (s->next[at] >= count)
@@ -198,7 +198,7 @@ static void consider(const merges *m, merges_scratch *s, int64_t *size, int32_t 
  * - 1 pairs enter at first and two with each of count - 1 merges, hence 3 * count slots. */
 static void apply_long(const merges *m, merges_scratch *s, buffer_ids *out, const int32_t *ids, int32_t count)
 {
-    reserve(s, count);
+    reserve_scratch(s, count);
     memcpy(s->ids, ids, (size_t)count * sizeof *ids);
     for (int32_t i = 0; i < count; i++) {
         s->next[i] = i + 1;
@@ -206,7 +206,7 @@ static void apply_long(const merges *m, merges_scratch *s, buffer_ids *out, cons
     }
     int64_t size = 0;
     for (int32_t i = 0; i < count; i++)
-        consider(m, s, &size, i, count);
+        consider_pair(m, s, &size, i, count);
     while (size > 0) {
         uint64_t top = heap_pop(s->heap, &size);
         int32_t at = (int32_t)(uint32_t)top;
@@ -218,9 +218,9 @@ static void apply_long(const merges *m, merges_scratch *s, buffer_ids *out, cons
         s->rank[gone] = NONE;
         if (s->next[gone] < count)
             s->before[s->next[gone]] = at;
-        consider(m, s, &size, at, count);
+        consider_pair(m, s, &size, at, count);
         if (s->before[at] >= 0)
-            consider(m, s, &size, s->before[at], count);
+            consider_pair(m, s, &size, s->before[at], count);
     }
     buffer_ids_reserve(out, count);
     for (int32_t i = 0; i < count; i = s->next[i])

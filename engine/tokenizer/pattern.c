@@ -12,7 +12,7 @@
 #include "memory/scope.h"
 
 /* Returns a character's class and bytes; at the end of the text class 0 and no bytes. */
-static inline int peek(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end, int *bytes)
+static inline int peek_character(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end, int *bytes)
 {
     if (at >= end) {
         *bytes = 0;
@@ -30,7 +30,7 @@ static inline int peek(const unicode_classes *c, const uint8_t *text, int64_t at
 /* Returns the end of the longest run of characters that have one of the classes `wanted`. */
 static inline int64_t run_of(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end, int wanted)
 {
-    for (int bytes; peek(c, text, at, end, &bytes) & wanted; at += bytes)
+    for (int bytes; peek_character(c, text, at, end, &bytes) & wanted; at += bytes)
         ;
     return at;
 }
@@ -41,7 +41,7 @@ static inline int64_t run_of(const unicode_classes *c, const uint8_t *text, int6
 static inline int64_t run_of_others(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end)
 {
     for (;;) {
-        int bytes, class = peek(c, text, at, end, &bytes);
+        int bytes, class = peek_character(c, text, at, end, &bytes);
         if (bytes == 0 || (class & OF_SOME_CLASS))
             return at;
         at += bytes;
@@ -50,7 +50,7 @@ static inline int64_t run_of_others(const unicode_classes *c, const uint8_t *tex
 
 /* Matches 's|'t|'re|'ve|'m|'ll|'d after the apostrophe: the bytes of the letters, or 0. `fold`: in either case; U+017F
  * is an s then, too. */
-static inline int contraction(const uint8_t *text, int64_t length, bool fold)
+static inline int match_contraction(const uint8_t *text, int64_t length, bool fold)
 {
     if (length < 1)
         return 0;
@@ -81,12 +81,12 @@ const char scanner_gpt2_pattern[] =
 static int64_t scan_gpt2(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end)
 {
     if (text[at] == '\'') {
-        int letters = contraction(text + at + 1, end - at - 1, false);
+        int letters = match_contraction(text + at + 1, end - at - 1, false);
         if (letters)
             return at + 1 + letters;
     }
     int64_t first = at + (text[at] == ' ');
-    int bytes, class = peek(c, text, first, end, &bytes);
+    int bytes, class = peek_character(c, text, first, end, &bytes);
     if (class & UNICODE_LETTER)
         return run_of(c, text, first + bytes, end, UNICODE_LETTER);
     if (class & UNICODE_NUMBER)
@@ -101,7 +101,7 @@ static int64_t scan_space(const unicode_classes *c, const uint8_t *text, int64_t
 {
     int64_t run_end = at, behind_newline = 0;
     for (;;) {
-        int bytes, class = peek(c, text, run_end, end, &bytes);
+        int bytes, class = peek_character(c, text, run_end, end, &bytes);
         if (!(class & UNICODE_SPACE))
             break;
         run_end += bytes;
@@ -115,21 +115,21 @@ static int64_t scan_space(const unicode_classes *c, const uint8_t *text, int64_t
 static inline int64_t scan_modern(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end, int digits)
 {
     if (text[at] == '\'') {
-        int letters = contraction(text + at + 1, end - at - 1, true);
+        int letters = match_contraction(text + at + 1, end - at - 1, true);
         if (letters)
             return at + 1 + letters;
     }
-    int bytes, class = peek(c, text, at, end, &bytes);
+    int bytes, class = peek_character(c, text, at, end, &bytes);
     if (class & UNICODE_LETTER)
         return run_of(c, text, at + bytes, end, UNICODE_LETTER);
     if (class & UNICODE_NUMBER) {
         for (int seen = 0; seen < digits && (class & UNICODE_NUMBER); seen++) {
             at += bytes;
-            class = peek(c, text, at, end, &bytes);
+            class = peek_character(c, text, at, end, &bytes);
         }
         return at;
     }
-    int next_bytes, next = peek(c, text, at + bytes, end, &next_bytes);
+    int next_bytes, next = peek_character(c, text, at + bytes, end, &next_bytes);
     if ((next & UNICODE_LETTER) && !(class & UNICODE_NEWLINE))
         return run_of(c, text, at + bytes + next_bytes, end, UNICODE_LETTER);
     bool space = text[at] == ' ';
@@ -252,7 +252,7 @@ static bool is_foreign_interval(const char *at)
 }
 
 /* Rewrites Oniguruma's syntax to PCRE2's; refuses forms without a PCRE2 equivalent. */
-static status translate(buffer *out, const char *text)
+static status translate_syntax(buffer *out, const char *text)
 {
     bool in_class = false;
     for (const char *at = text; *at;) {
@@ -295,7 +295,7 @@ static status translate(buffer *out, const char *text)
     return STATUS_OK;
 }
 
-static status compile(pattern *p, const char *source, int64_t length, uint32_t options, const char *text)
+static status compile_pattern(pattern *p, const char *source, int64_t length, uint32_t options, const char *text)
 {
     int error;
     PCRE2_SIZE where;
@@ -325,12 +325,12 @@ status pattern_open(pattern **out, const char *text, const unicode_classes *clas
         if (literal)
             put_text(&source, text);
         else
-            TRY(translate(&source, text));
+            TRY(translate_syntax(&source, text));
         if (unicode_check(text, (int64_t)strlen(text)) != (int64_t)strlen(text))
             return status_fail(STATUS_FAILED, "pattern is not UTF-8");
         /* Oniguruma's Ruby syntax lets ^ and $ match at every line */
         uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
-        TRY(compile(p, source.length ? source.bytes : "", source.length, options, text));
+        TRY(compile_pattern(p, source.length ? source.bytes : "", source.length, options, text));
     }
     *out = TAKE(p);
     return STATUS_OK;

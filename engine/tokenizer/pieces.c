@@ -46,7 +46,7 @@ typedef struct builder {
     uint32_t first_free; /* all nodes below are taken or were tried in vain too often */
 } builder;
 
-static int compare(const void *left, const void *right)
+static int compare_strings(const void *left, const void *right)
 {
     const trie_string *a = left, *b = right;
     int64_t shared = a->length < b->length ? a->length : b->length;
@@ -55,7 +55,7 @@ static int compare(const void *left, const void *right)
 }
 
 /* Nodes come in blocks of 256, so that any base of an existing node has all its children within. */
-static void grow(trie *t, uint32_t size)
+static void grow_trie(trie *t, uint32_t size)
 {
     if (size <= t->size)
         return;
@@ -73,7 +73,7 @@ static uint32_t find_base(builder *b, const uint8_t *bytes, int count)
     trie *t = b->trie;
     uint32_t tries = 0;
     for (uint32_t place = b->first_free;; place++) {
-        grow(t, place + 1);
+        grow_trie(t, place + 1);
         if (t->nodes[place].parent || place == 0)
             continue;
         uint32_t base = place ^ bytes[0];
@@ -90,7 +90,7 @@ static uint32_t find_base(builder *b, const uint8_t *bytes, int count)
 }
 
 /* Makes the children of a node for strings[low..high), which agree in their first `depth` bytes. */
-static void build(builder *b, uint32_t node, int64_t low, int64_t high, int64_t depth)
+static void build_children(builder *b, uint32_t node, int64_t low, int64_t high, int64_t depth)
 {
     if (b->strings[low].length == depth)
         b->trie->nodes[node].value = b->strings[low++].value;
@@ -110,7 +110,7 @@ static void build(builder *b, uint32_t node, int64_t low, int64_t high, int64_t 
     for (int i = 0; i < count; i++)
         b->trie->nodes[base ^ bytes[i]].parent = node + 1;
     for (int i = 0; i < count; i++)
-        build(b, base ^ bytes[i], starts[i], starts[i + 1], depth + 1);
+        build_children(b, base ^ bytes[i], starts[i], starts[i + 1], depth + 1);
 }
 
 static void trie_close(trie *t)
@@ -126,16 +126,16 @@ static trie *trie_open(trie_string *strings, int64_t count)
 {
     trie *t = must_calloc(1, sizeof *t);
     builder b = {.trie = t, .strings = strings, .first_free = 1};
-    grow(t, 256);
+    grow_trie(t, 256);
     if (count)
-        qsort(strings, (size_t)count, sizeof *strings, compare);
+        qsort(strings, (size_t)count, sizeof *strings, compare_strings);
     for (int64_t i = 1; i < count; i++)
-        if (compare(&strings[i - 1], &strings[i]) == 0) {
+        if (compare_strings(&strings[i - 1], &strings[i]) == 0) {
             trie_close(t);
             return NULL;
         }
     if (count)
-        build(&b, 0, 0, count, 0);
+        build_children(&b, 0, 0, count, 0);
     return t;
 }
 
@@ -217,7 +217,7 @@ static void make_trie(pieces *p)
     p->trie = trie_open(strings, count);
 }
 
-static int32_t find(const pieces *p, const char *bytes, int64_t length)
+static int32_t find_piece(const pieces *p, const char *bytes, int64_t length)
 {
     uint32_t node = 0;
     for (int64_t i = 0; i < length; i++)
@@ -261,8 +261,8 @@ static bool make_merges(pieces *p)
         uint32_t code;
         for (int64_t at = 0, step; at < length; at += step) {
             step = unicode_decode((const uint8_t *)bytes + at, &code);
-            whole &= find(p, bytes + at, step) >= 0;
-            int32_t left = at ? find(p, bytes, at) : -1, right = at ? find(p, bytes + at, length - at) : -1;
+            whole &= find_piece(p, bytes + at, step) >= 0;
+            int32_t left = at ? find_piece(p, bytes, at) : -1, right = at ? find_piece(p, bytes + at, length - at) : -1;
             if (left >= 0 && right >= 0)
                 merges_add(p->merges, left, right, rank, order[i].id);
         }
@@ -338,7 +338,7 @@ static int64_t next_of(const sentencepiece_model *m, const char **bytes, int64_t
 }
 
 /* Normalizes a text as the model does: characters replaced by its map, one space in front, no surplus ones. */
-static void normalize(const sentencepiece_model *m, buffer *out, const char *text, int64_t length)
+static void normalize_text(const sentencepiece_model *m, buffer *out, const char *text, int64_t length)
 {
     out->length = 0;
     buffer_reserve(out, length + 1);
@@ -382,7 +382,7 @@ static void put_unknown(const pieces *p, buffer_ids *out, const uint8_t *text, i
 }
 
 /* Extends the best path to `start` by one piece. Positions are reached in order: a new one has no path yet. */
-static inline void offer(pieces_scratch *s, int64_t start, int64_t end, float score, int32_t id)
+static inline void offer_path(pieces_scratch *s, int64_t start, int64_t end, float score, int32_t id)
 {
     while (s->reached < end)
         s->paths[++s->reached - s->base].start = -1;
@@ -416,11 +416,11 @@ static int64_t extend_paths(const pieces *p, pieces_scratch *s, int64_t start)
         int32_t id = p->trie->nodes[node].value;
         if (id < 0)
             continue;
-        offer(s, start, at + 1, p->model->scores[id] + so_far, id);
+        offer_path(s, start, at + 1, p->model->scores[id] + so_far, id);
         single |= at + 1 == start + step;
     }
     if (!single)
-        offer(s, start, start + step, p->unknown_score + so_far, -1);
+        offer_path(s, start, start + step, p->unknown_score + so_far, -1);
     return step;
 }
 
@@ -478,7 +478,7 @@ static void merge_word(const pieces *p, pieces_scratch *s, buffer_ids *out, cons
     uint32_t code;
     for (int64_t at = 0, step; at < length; at += step) {
         step = unicode_decode(word + at, &code);
-        int32_t id = find(p, (const char *)word + at, step);
+        int32_t id = find_piece(p, (const char *)word + at, step);
         if (id >= 0) {
             buffer_ids_append(symbols, &id, 1);
         } else {
@@ -513,7 +513,7 @@ static void encode_words(const pieces *p, pieces_scratch *s, buffer_ids *out)
 void pieces_encode(const pieces *p, pieces_scratch *s, buffer_ids *out, const char *text, int64_t length)
 {
     MUST(length < INT32_MAX - 1, "a text of %lld bytes", (long long)length);
-    normalize(p->model, &s->normal, text, length);
+    normalize_text(p->model, &s->normal, text, length);
     if (s->normal.length == 0)
         return;
     if (p->merges)

@@ -141,7 +141,7 @@ static const char *const end_names[] = {
     "<|endoftext|>", "<|end_of_text|>", "<|endofdocument|>", "<|end_of_document|>", "<eod>", "</s>",
     "<eos>",         "<|eos|>"};
 
-static int32_t configured(const tokenizer *t, json_t *config, const char *key)
+static int32_t configured_id(const tokenizer *t, json_t *config, const char *key)
 {
     json_t *value = json_object_get(config, key);
     if (json_is_object(value)) /* {"content": "<s>", "lstrip": ...} */
@@ -161,9 +161,9 @@ static status merging_open(tokenizer *t, const char *name)
             return status_fail(STATUS_FAILED, "tokenizer_config.json beside %s:%d:%d: %s", name, error.line,
                                error.column, error.text);
     }
-    t->ids.bos = configured(t, config, "bos_token");
-    t->ids.eos = configured(t, config, "eos_token");
-    t->ids.pad = configured(t, config, "pad_token");
+    t->ids.bos = configured_id(t, config, "bos_token");
+    t->ids.eos = configured_id(t, config, "eos_token");
+    t->ids.pad = configured_id(t, config, "pad_token");
     t->ids.unknown = t->bpe->unknown;
     t->splits_special = json_is_true(json_object_get(config, "split_special_tokens"));
     for (unsigned i = 0; i < sizeof end_names / sizeof *end_names && t->ids.end_of_document < 0; i++)
@@ -221,7 +221,7 @@ static const kind *kind_of(const buffer *source)
 
 const char *const tokenizer_suffixes[] = {"model", "bytes", "json", NULL};
 
-static tokenizer *make(const kind *k)
+static tokenizer *make_tokenizer(const kind *k)
 {
     tokenizer *t = must_calloc(1, sizeof *t);
     t->kind = k;
@@ -231,7 +231,7 @@ static tokenizer *make(const kind *k)
 
 status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name)
 {
-    AUTO(tokenizer) *t = make(NULL);
+    AUTO(tokenizer) *t = make_tokenizer(NULL);
     buffer_append(&t->source, source->file, source->length);
     buffer_append(&t->config, source->config, source->config_length);
     t->kind = kind_of(&t->source);
@@ -244,7 +244,7 @@ status tokenizer_open(tokenizer **out, const tokenizer_source *source, const cha
 
 tokenizer *tokenizer_open_bytes(void)
 {
-    tokenizer *t = make(&kinds[BYTES]);
+    tokenizer *t = make_tokenizer(&kinds[BYTES]);
     buffer_append(&t->source, bytes_file, sizeof bytes_file - 1);
     MUST(t->kind->open(t, "bytes") == STATUS_OK, "the byte tokenizer does not open");
     return t;

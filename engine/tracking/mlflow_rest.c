@@ -99,7 +99,7 @@ struct mlflow_rest {
 /* ---- one request ------------------------------------------------------------------------------------------------- */
 
 /* `body` NULL: a GET request. */
-static void perform(http_answer *out, mlflow_rest *m, const char *url, const char *body)
+static void perform_request(http_answer *out, mlflow_rest *m, const char *url, const char *body)
 {
     const char *login = m->login->header; /* "Authorization: ..." */
     const http_pair header[] = {{"Content-Type", "application/json"},
@@ -121,7 +121,7 @@ static void perform(http_answer *out, mlflow_rest *m, const char *url, const cha
 }
 
 /* Keeps the server's own words, unless they repeat a secret. */
-static status refuse(mlflow_rest *m, const json_t *answer)
+static status refuse_answer(mlflow_rest *m, const json_t *answer)
 {
     const char *error = json_string_value(json_object_get(answer, "error_code"));
     const char *said = json_string_value(json_object_get(answer, "message"));
@@ -147,21 +147,21 @@ static status send_json(json_t **out, mlflow_rest *m, const char *path, json_t *
     MUST(bytes < MOST_BODY, "a request of %zu bytes to MLflow", bytes);
     m->body[bytes] = 0;
     m->gone = false;
-    perform(&reply, m, url, body ? m->body : NULL);
+    perform_request(&reply, m, url, body ? m->body : NULL);
     json_decref(body);
     if (reply.failure)
         return status_fail(STATUS_FAILED, "MLflow at %s: %s", m->address,
                            reply.too_long ? "it answers more than this reads" : reply.failure);
     json_auto_t *answer = reply.text ? json_loads(reply.text, 0, NULL) : NULL;
     if (m->code != 200 || !json_is_object(answer))
-        return refuse(m, answer);
+        return refuse_answer(m, answer);
     if (out)
         *out = TAKE(answer);
     return STATUS_OK;
 }
 
 /* Posts a body; NULL means that its text is not UTF-8. */
-static status post(json_t **out, mlflow_rest *m, const char *path, json_t *body)
+static status post_json(json_t **out, mlflow_rest *m, const char *path, json_t *body)
 {
     return body ? send_json(out, m, path, body)
                 : status_fail(STATUS_FAILED, "run.mlflow_experiment or run.mlflow_name is no UTF-8");
@@ -225,7 +225,7 @@ status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const ch
     AUTO_FREE char *path = must_format("experiments/get-by-name?experiment_name=%s", coded);
     status s = send_json(&answer, m, path, NULL);
     if (s != STATUS_OK && m->gone) { /* another client made it at the same moment: ask again later */
-        TRY(post(&answer, m, "experiments/create", json_pack("{s:s}", "name", name)));
+        TRY(post_json(&answer, m, "experiments/create", json_pack("{s:s}", "name", name)));
         return take_id(out, m, answer, "experiment_id");
     }
     TRY(s);
@@ -245,7 +245,7 @@ status mlflow_rest_find(bool *found, char out[MLFLOW_REST_ID], mlflow_rest *m, c
     AUTO_FREE char *filter = must_format("tags.`%s` = '%s'", tag, value);
     json_auto_t *answer = NULL;
     json_t *body = json_pack("{s:[s], s:s, s:i}", "experiment_ids", experiment, "filter", filter, "max_results", 1);
-    TRY(post(&answer, m, "runs/search", body));
+    TRY(post_json(&answer, m, "runs/search", body));
     const json_t *run = json_array_get(json_object_get(answer, "runs"), 0);
     *found = json_is_object(run);
     return *found ? take_id(out, m, json_object_get(run, "info"), "run_id") : STATUS_OK;
@@ -257,7 +257,7 @@ status mlflow_rest_create(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *
     json_auto_t *answer = NULL;
     json_t *body = json_pack("{s:s, s:s, s:I, s:[{s:s, s:s}]}", "experiment_id", experiment, "run_name", name,
                              "start_time", (json_int_t)began, "tags", "key", tag, "value", value);
-    TRY(post(&answer, m, "runs/create", body));
+    TRY(post_json(&answer, m, "runs/create", body));
     return take_id(out, m, json_object_get(json_object_get(answer, "run"), "info"), "run_id");
 }
 
@@ -283,7 +283,7 @@ status mlflow_rest_log(mlflow_rest *m, const char *run, json_t *metrics, json_t 
     put_array(body, "metrics", metrics);
     put_array(body, "params", parameters);
     put_array(body, "tags", tags);
-    return post(NULL, m, "runs/log-batch", body);
+    return post_json(NULL, m, "runs/log-batch", body);
 }
 
 status mlflow_rest_update(mlflow_rest *m, const char *run, mlflow_rest_state state, int64_t ended)
@@ -295,5 +295,5 @@ status mlflow_rest_update(mlflow_rest *m, const char *run, mlflow_rest_state sta
     json_t *body = json_pack("{s:s, s:s}", "run_id", run, "status", words[state]);
     if (ended > 0)
         json_object_set_new(body, "end_time", json_integer(ended));
-    return post(NULL, m, "runs/update", body);
+    return post_json(NULL, m, "runs/update", body);
 }

@@ -323,7 +323,7 @@ static status read_batch(batch *b, tracker *t)
 }
 
 /* Marks the batch as handled, unless lines were dropped meanwhile: then its other lines are read again, and known. */
-static void pass(tracker *t, const batch *b, bool refused)
+static void pass_batch(tracker *t, const batch *b, bool refused)
 {
     WORKER_HELD(&t->worker);
     if (b->generation == t->generation)
@@ -336,7 +336,7 @@ static void pass(tracker *t, const batch *b, bool refused)
 }
 
 /* The server took some data, even if there is more to send. */
-static void recover(tracker *t)
+static void note_success(tracker *t)
 {
     if (t->failing)
         log_info("MLflow at %s takes metrics again", t->options.address);
@@ -355,12 +355,12 @@ static status send_lines(bool *more, tracker *t)
         s = mlflow_rest_log(t->rest, t->run, json_incref(b.metrics), NULL, NULL);
         refused = s != STATUS_OK && mlflow_rest_refused(t->rest);
         if (s == STATUS_OK)
-            recover(t);
+            note_success(t);
         else if (mlflow_rest_gone(t->rest))
             t->known = false;
     }
     if (s == STATUS_OK || refused)
-        pass(t, &b, refused);
+        pass_batch(t, &b, refused);
     t->most = s == STATUS_OK ? 2 * t->most : t->most / 2;
     t->most = t->most < FEWEST_METRICS ? FEWEST_METRICS : t->most > MOST_METRICS ? MOST_METRICS : t->most;
     json_decref(b.metrics);
@@ -394,7 +394,7 @@ static void note_answer(tracker *t, status s)
     if (atomic_load(&t->worker.stop))
         return;
     if (s == STATUS_OK) {
-        recover(t);
+        note_success(t);
         return;
     }
     worker_lock(&t->worker);
@@ -421,7 +421,7 @@ static bool wait_for_more(tracker *t)
     return !atomic_load(&t->worker.stop);
 }
 
-static void follow(void *context)
+static void follow_metrics(void *context)
 {
     tracker *t = context;
     do
@@ -514,7 +514,7 @@ status tracker_go_on(tracker *t)
     t->generation++;
     t->held = false;
     worker_unlock(&t->worker);
-    return t->worker.threads ? STATUS_OK : worker_start(&t->worker, follow, t, "speaks to MLflow");
+    return t->worker.threads ? STATUS_OK : worker_start(&t->worker, follow_metrics, t, "speaks to MLflow");
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */

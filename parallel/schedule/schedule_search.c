@@ -54,7 +54,7 @@ void schedule_search_peaks(double *peaks, const schedule *s, const double *holds
     }
 }
 
-static bool fits(const search *x, const schedule *s)
+static bool fits_memory(const search *x, const schedule *s)
 {
     AUTO_FREE double *peaks = must_alloc(sizeof *peaks * (unsigned long)s->stages);
     const double *limit = x->t->limit[s->folded];
@@ -86,13 +86,13 @@ static void copy_lists(schedule *out, const schedule *s)
     }
 }
 
-static void alloc(schedule *out, const search *x, bool folded)
+static void alloc_schedule(schedule *out, const search *x, bool folded)
 {
     schedule_alloc(out, SCHEDULE_AUTO, (chunk_map){x->t->stages, x->t->chunks, folded}, x->t->microbatches,
                    actions_of(x));
 }
 
-static void offer(search *x, const schedule *s, double length, double span)
+static void offer_schedule(search *x, const schedule *s, double length, double span)
 {
     double measure = x->t->barrier ? length : span, other = x->t->barrier ? span : length;
     if (x->best_measure >= 0 && !is_shorter(measure, other, x->best_measure, x->best_other))
@@ -118,7 +118,7 @@ static bool try_order(search *x, candidate *c)
         return false;
     c->measure = x->t->barrier ? length : span;
     c->other = x->t->barrier ? span : length;
-    offer(x, &x->woven, length, span);
+    offer_schedule(x, &x->woven, length, span);
     return true;
 }
 
@@ -135,7 +135,7 @@ static void keep_best(search *x, const candidate *c)
     memmove(&x->kept[at + 1], &x->kept[at], sizeof *x->kept * (unsigned long)(x->kept_count - at));
     x->kept_count++;
     x->kept[at] = *c;
-    alloc(&x->kept[at].order, x, c->order.folded);
+    alloc_schedule(&x->kept[at].order, x, c->order.folded);
     copy_lists(&x->kept[at].order, &c->order);
 }
 
@@ -169,9 +169,9 @@ static status try_named(search *x, candidate *c, schedule_kind kind)
     RELEASED_BY(schedule_free) schedule s = {0};
     RELEASED_BY(simulate_free) simulation sim = {0};
     TRY(schedule_make(&s, kind, x->t->stages, x->t->chunks, x->t->microbatches));
-    if (fits(x, &s)) {
+    if (fits_memory(x, &s)) {
         TRY(simulate_run(&sim, &s, x->t->costs, x->t->hop, 0));
-        offer(x, &s, sim.length, sim.span);
+        offer_schedule(x, &s, sim.length, sim.span);
     }
     order_of(&c->order, &s);
     try_patiences(x, c);
@@ -294,7 +294,7 @@ static void try_groups(search *x, candidate *c)
 
 /* ---- neighbours -------------------------------------------------------------------------------------------------- */
 
-static uint32_t draw(uint32_t *state, uint32_t below)
+static uint32_t draw_below(uint32_t *state, uint32_t below)
 {
     *state ^= *state << 13;
     *state ^= *state >> 17;
@@ -303,7 +303,7 @@ static uint32_t draw(uint32_t *state, uint32_t below)
 }
 
 /* Moves the action at `from` to `to`. */
-static void move(action *list, int from, int to)
+static void move_action(action *list, int from, int to)
 {
     action a = list[from];
     if (from < to)
@@ -314,24 +314,24 @@ static void move(action *list, int from, int to)
 }
 
 /* Walks over orders, each no worse than the one before. */
-static void improve(search *x, candidate *c, int tries)
+static void improve_orders(search *x, candidate *c, int tries)
 {
     uint32_t state = 2463534242u;
     candidate now = *c;
     while (tries-- > 0) {
-        uint32_t stage = draw(&state, (uint32_t)x->t->stages);
-        int count = c->order.counts[stage], by = 1 + (int)draw(&state, MOVE_MOST);
-        int from = (int)draw(&state, (uint32_t)count), to = draw(&state, 2) ? from + by : from - by;
+        uint32_t stage = draw_below(&state, (uint32_t)x->t->stages);
+        int count = c->order.counts[stage], by = 1 + (int)draw_below(&state, MOVE_MOST);
+        int from = (int)draw_below(&state, (uint32_t)count), to = draw_below(&state, 2) ? from + by : from - by;
         if (to < 0 || to >= count)
             continue;
         double before = now.patience;
-        if (draw(&state, 8) == 0)
-            now.patience = x->unit * draw(&state, 33) / 32;
-        move(c->order.actions[stage], from, to);
+        if (draw_below(&state, 8) == 0)
+            now.patience = x->unit * draw_below(&state, 33) / 32;
+        move_action(c->order.actions[stage], from, to);
         if (try_order(x, &now) && now.measure <= c->measure * (1 + SAME)) {
             c->measure = now.measure;
         } else {
-            move(c->order.actions[stage], to, from);
+            move_action(c->order.actions[stage], to, from);
             now.patience = before;
         }
     }
@@ -345,10 +345,10 @@ status schedule_search(schedule *out, const schedule_search_terms *terms)
         x.unit += terms->costs[g].weight / all;
     int tries = (int)(PLAYED_MOST / ((double)actions_of(&x) * terms->stages));
     x.tries = tries < TRIES_LEAST ? TRIES_LEAST : tries > TRIES_MOST ? TRIES_MOST : tries;
-    alloc(&x.best, &x, false);
-    alloc(&x.woven, &x, false);
+    alloc_schedule(&x.best, &x, false);
+    alloc_schedule(&x.woven, &x, false);
     candidate c = {0};
-    alloc(&c.order, &x, false);
+    alloc_schedule(&c.order, &x, false);
     status ok = try_all_named(&x, &c);
     if (ok == STATUS_OK && terms->limit[0])
         try_warmups(&x, &c);
@@ -359,7 +359,7 @@ status schedule_search(schedule *out, const schedule_search_terms *terms)
     int each = x.kept_count ? x.tries / x.kept_count : 0;
     for (int i = 0; i < x.kept_count; i++) {
         if (ok == STATUS_OK)
-            improve(&x, &x.kept[i], each);
+            improve_orders(&x, &x.kept[i], each);
         schedule_free(&x.kept[i].order);
     }
     schedule_free(&x.woven);

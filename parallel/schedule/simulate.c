@@ -54,7 +54,7 @@ static double ready_at(const replay *r, int stage, action a)
 }
 
 /* Performs the stage's next action if its inputs are known. */
-static bool advance(replay *r, simulation *out, int stage)
+static bool advance_stage(replay *r, simulation *out, int stage)
 {
     const schedule *s = r->s;
     int i = r->done[stage];
@@ -108,7 +108,7 @@ static status run_all(replay *r, simulation *out)
     for (bool moved = true; moved;) {
         moved = false;
         for (int stage = 0; stage < s->stages; stage++)
-            while (advance(r, out, stage))
+            while (advance_stage(r, out, stage))
                 moved = true;
     }
     for (int stage = 0; stage < s->stages; stage++) {

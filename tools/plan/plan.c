@@ -158,7 +158,7 @@ static void write_facts(const config *c, const plan *p, double bandwidth, const 
 }
 
 /* Prints first whether the plan fits, which is also the status: on the named device, or on the run's own. */
-static status print(const config *c, const plan *p, const extras *e, const wishes *w)
+static status print_plan(const config *c, const plan *p, const extras *e, const wishes *w)
 {
     bool unsaid = c->train.device == CONFIG_CPU && !w->device && w->tflops <= 0;
     double bandwidth = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
@@ -209,7 +209,7 @@ static status show(const config *c, const compile_options *options, const wishes
         s = plan_price_order(&p);
     ticker_close(told);
     TRY(s);
-    return print(c, &p, &(extras){w->data ? &data : NULL, w->load ? &load : NULL, &w->said}, w);
+    return print_plan(c, &p, &(extras){w->data ? &data : NULL, w->load ? &load : NULL, &w->said}, w);
 }
 
 /* Searches layouts for the ranks of --ranks or of the configuration. */
@@ -274,7 +274,7 @@ static status check_wishes(const wishes *w)
     return STATUS_OK;
 }
 
-static status run(config *c, wishes *w)
+static status run_plan(config *c, wishes *w)
 {
     TRY(check_wishes(w));
     TRY(weights_configure(c)); /* reads sizes of model.from and model.config, not weights */
@@ -338,7 +338,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 }
 
 /* Loads the configuration; --data sets data.train, after the command line's own keys. */
-static status load(config *out, const wishes *w)
+static status load_config(config *out, const wishes *w)
 {
     const options_said *said = &w->said;
     AUTO_FREE char **keys = must_calloc((unsigned long)said->overrides + 1, sizeof *keys);
@@ -359,6 +359,6 @@ int plan_main(int argc, char **argv)
         return code;
     RELEASED_BY(config_free) config c = {0};
     w.said = options_said_of(operands, argv + 1);
-    status s = load(&c, &w);
-    return options_exit(s == STATUS_OK ? run(&c, &w) : s);
+    status s = load_config(&c, &w);
+    return options_exit(s == STATUS_OK ? run_plan(&c, &w) : s);
 }

@@ -86,7 +86,7 @@ static double most(const double *of, int64_t count)
 }
 
 /* Searches a schedule within --memory, or within the memory of 1F1B. */
-static status find(schedule *out, tables *t, const wishes *w, const stage_terms *of)
+static status find_schedule(schedule *out, tables *t, const wishes *w, const stage_terms *of)
 {
     int stages = (int)w->stages, chunks = (int)w->chunks, microbatches = (int)w->microbatches;
     double limit = w->memory, least = of->after_forward;
@@ -112,10 +112,10 @@ static status find(schedule *out, tables *t, const wishes *w, const stage_terms 
                                                          .barrier = w->barrier});
 }
 
-static status make(schedule *out, tables *t, const wishes *w, const stage_terms *of)
+static status make_schedule(schedule *out, tables *t, const wishes *w, const stage_terms *of)
 {
     if (w->kind == SCHEDULE_AUTO) {
-        TRY(find(out, t, w, of));
+        TRY(find_schedule(out, t, w, of));
     } else {
         TRY(schedule_make(out, (schedule_kind)w->kind, (int)w->stages, (int)w->chunks, (int)w->microbatches));
     }
@@ -174,7 +174,7 @@ static void print_text(const schedule *s, const simulation *sim, const double *p
     printf("peak of activations, in micro-batches of a stage: %.4g\n", most(peaks, s->stages));
 }
 
-static status run(const wishes *w)
+static status run_schedule(const wishes *w)
 {
     stage_terms of = {0};
     TRY(read_terms(&of, w));
@@ -183,7 +183,7 @@ static status run(const wishes *w)
     RELEASED_BY(schedule_free) schedule s = {0};
     RELEASED_BY(simulate_free) simulation sim = {0};
     open_tables(&t, &p, w, &of);
-    TRY(make(&s, &t, w, &of));
+    TRY(make_schedule(&s, &t, w, &of));
     double share = of.after_forward > 0 ? of.after_input / of.after_forward : 0;
     TRY(simulate_run(&sim, &s, t.costs, of.message, share));
     for (int i = 0; i < s.stages; i++) /* count peaks as --keeps does, also in pictures */
@@ -230,6 +230,6 @@ int schedule_main(int argc, char **argv)
     int operands, code = read_wishes(&w, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
-    status s = run(&w);
+    status s = run_schedule(&w);
     return options_exit(s);
 }

@@ -248,7 +248,7 @@ static bool is_evicted(const supervisor *s)
 
 /* Attends to the job until it ends, and removes its remains, or until another supervisor has taken it over. Returns its
  * exit status. */
-static int attend(supervisor *s)
+static int attend_job(supervisor *s)
 {
     int exit_status = STATUS_FAILED;
     bool saved = false;
@@ -312,7 +312,7 @@ static status choose_size(int *ranks, int *data, const supervisor *s)
                        s->elastic ? "" : " (--elastic would go on with fewer data-parallel ranks)");
 }
 
-static status prepare(supervisor *s)
+static status choose_ranks(supervisor *s)
 {
     if (s->hosts.count > 0)
         return choose_size(&s->ranks, &s->data, s);
@@ -392,7 +392,7 @@ static cause find_cause(supervisor *s, int exit_status)
 }
 
 /* Decides about a failure: returns this command's exit status, or -1 for another start. */
-static int reconsider(supervisor *s, const cause *why)
+static int decide_restart(supervisor *s, const cause *why)
 {
     int64_t progress = causes_progress(s->config.run.folder);
     causes_advice advice = causes_weigh(&s->memory, why, s->begun, progress);
@@ -434,7 +434,7 @@ static int classify_exit(supervisor *s, int exit_status)
     bool never = strcmp(s->config.checkpoint.resume, "never") == 0;
     s->own_files |= never ? causes_began(folder, s->id) : causes_saved(folder, s->id);
     s->failed = s->over;
-    int code = reconsider(s, &why);
+    int code = decide_restart(s, &why);
     s->failed_step = s->memory.best;
     if (code < 0)
         lock_retire(s->lock, s->id);
@@ -442,7 +442,7 @@ static int classify_exit(supervisor *s, int exit_status)
 }
 
 /* Resets the state for a job that begins now. */
-static void begin(supervisor *s)
+static void begin_job(supervisor *s)
 {
     s->over = s->asked = s->frozen = 0;
     s->begun = s->unreachable = false;
@@ -450,9 +450,9 @@ static void begin(supervisor *s)
     s->started++;
 }
 
-static status start(supervisor *s)
+static status start_job(supervisor *s)
 {
-    begin(s);
+    begin_job(s);
     TRY(manifest_draw_run_id(s->id));
     s->position = causes_position(s->config.run.folder);
     if (s->hosts.count > 0)
@@ -471,13 +471,13 @@ static status start(supervisor *s)
 /* Takes over a living job: its supervisor was killed, or it never had one. False if no job works in the folder. After
  * its own job, a supervisor finds another one only if that job's folder was not the run's, which has come back since;
  * it does not wait for the lease of lost hosts then. */
-static bool adopt(supervisor *s)
+static bool adopt_job(supervisor *s)
 {
     if (!s->config.run.lock || !lock_watch(&s->sight, s->lock, LEASE))
         return false;
     if (s->started > 0 && (!s->sight.here || strcmp(s->sight.id, s->id) == 0))
         return false;
-    begin(s);
+    begin_job(s);
     s->child = 0;
     s->position = 0;
     s->begun = true;
@@ -490,20 +490,20 @@ static bool adopt(supervisor *s)
 /* Runs one job until it ends or cannot begin; returns this command's exit status, or -1 for another start. */
 static int run_job(supervisor *s)
 {
-    if (adopt(s))
-        return classify_exit(s, attend(s));
-    if (prepare(s) != STATUS_OK) {
+    if (adopt_job(s))
+        return classify_exit(s, attend_job(s));
+    if (choose_ranks(s) != STATUS_OK) {
         log_error("supervise: %s", status_message());
         return STATUS_FAILED;
     }
-    if (start(s) == STATUS_OK)
-        return classify_exit(s, attend(s));
+    if (start_job(s) == STATUS_OK)
+        return classify_exit(s, attend_job(s));
     cause why = {.rank = -1, .step = -1};
     snprintf(why.words, sizeof why.words, "%s", status_message());
-    return reconsider(s, &why);
+    return decide_restart(s, &why);
 }
 
-static int supervise(supervisor *s)
+static int supervise_jobs(supervisor *s)
 {
     int code = -1;
     while (code < 0 && !is_evicted(s))
@@ -598,7 +598,7 @@ int supervise_main(int argc, char **argv)
         ready = open_supervisor(&s, hosts_file);
     signals_install();
     if (ready == STATUS_OK)
-        code = supervise(&s);
+        code = supervise_jobs(&s);
     else
         log_error("supervise: %s", status_message());
     finish(&s);

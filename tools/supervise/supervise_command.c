@@ -52,7 +52,7 @@ bool supervise_command_sized(const supervise_command *k)
 }
 
 /* Replaces every `name` in a word by `value`; frees the word. */
-static char *replace(char *word, const char *name, const char *value)
+static char *replace_in_word(char *word, const char *name, const char *value)
 {
     for (char *at = word; (at = strstr(at, name));) {
         char *next = must_format("%.*s%s%s", (int)(at - word), word, value, at + strlen(name));
@@ -73,8 +73,8 @@ char **supervise_command_expand(const supervise_command *k, const supervise_star
         if (i >= k->config && ((start->data > 0 && strncmp(text, SIZE_KEY, sizeof SIZE_KEY - 1) == 0) ||
                                (start->resume && strncmp(text, RESUME_KEY, sizeof RESUME_KEY - 1) == 0)))
             continue; /* skips an override that this start replaces */
-        words[count] = replace(must_strdup(k->words[i]), "{ranks}", number);
-        words[count] = replace(words[count], "{hosts}", start->hosts);
+        words[count] = replace_in_word(must_strdup(k->words[i]), "{ranks}", number);
+        words[count] = replace_in_word(words[count], "{hosts}", start->hosts);
         count++;
         if (is_configuration(k, i))
             words[count++] = must_format("--start-id=%s", start->id);

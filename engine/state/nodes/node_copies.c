@@ -63,7 +63,7 @@ static void name_node(char out[NODE_NAME])
 }
 
 /* Returns the index-th rank of a node; *members: their number. */
-static int member(int *members, const node_copies *k, int node, int index)
+static int node_member(int *members, const node_copies *k, int node, int index)
 {
     int found = -1, count = 0;
     for (int i = 0; i < k->ranks; i++)
@@ -76,7 +76,7 @@ static int member(int *members, const node_copies *k, int node, int index)
 /* Returns the rank that gets a copy of `rank`'s share. The i-th rank of a node sends to the i-th of the next node; if
  * that has fewer ranks, it wraps around to the first in another round, so that per round a rank sends to at most one
  * and receives from at most one. */
-static int destination(int *round, const node_copies *k, int rank)
+static int copy_destination(int *round, const node_copies *k, int rank)
 {
     int index = 0, members, node = k->node[rank], next = node;
     for (int i = 1; i < k->ranks && next == node; i++)
@@ -84,21 +84,21 @@ static int destination(int *round, const node_copies *k, int rank)
             next = (node + i) % k->ranks;
     for (int i = 0; i < rank; i++)
         index += k->node[i] == node;
-    (void)member(&members, k, next, 0);
+    (void)node_member(&members, k, next, 0);
     *round = index / members;
-    return next == node ? -1 : member(&members, k, next, index % members);
+    return next == node ? -1 : node_member(&members, k, next, index % members);
 }
 
 static void find_neighbours(node_copies *k)
 {
     k->from = must_alloc((unsigned long)k->ranks * sizeof *k->from);
     k->first = k->node[k->me];
-    k->to = destination(&k->round, k, k->me);
+    k->to = copy_destination(&k->round, k, k->me);
     k->rounds = 0;
     for (int i = 0; i < k->ranks; i++)
         k->from[i] = -1;
     for (int i = 0; i < k->ranks; i++) {
-        int round, to = destination(&round, k, i);
+        int round, to = copy_destination(&round, k, i);
         if (to == k->me)
             k->from[round] = i;
         if (to >= 0 && round >= k->rounds)
@@ -273,7 +273,7 @@ const share_source *node_copies_place(const node_copies *k)
 
 /* Removes the copies on the first rank of each node; rank 0 first erases the owner's id, so that leftovers no longer
  * count. Foreign folders and those of live runs stay. */
-static status clear(node_copies *k)
+static status clear_copies(node_copies *k)
 {
     holder whose = NOBODY;
     if (!k->place.folder)
@@ -291,7 +291,7 @@ static status clear(node_copies *k)
 
 void node_copies_forget(node_copies *k)
 {
-    if (clear(k) != STATUS_OK)
+    if (clear_copies(k) != STATUS_OK)
         log_warn("copies in memory: %s", status_message());
 }
 
@@ -387,7 +387,7 @@ static int open_in(const char *folder, const char *name, int flags)
 }
 
 /* Records a failure; the neighbours' bytes are still exchanged, since waiting ranks must not fail with it. */
-static void fail(transfer *t, const char *what)
+static void fail_transfer(transfer *t, const char *what)
 {
     if (t->result == STATUS_OK)
         t->result = status_fail(STATUS_FAILED, "cannot %s a copy in %s: %s", what, t->folder, strerror(errno));
@@ -422,10 +422,10 @@ static void pass_blocks(const node_copies *k, transfer *t)
     for (int64_t at = 0; at < most; at += BLOCK) {
         int64_t send = block_at(at, t->out_bytes), receive = block_at(at, t->in_bytes);
         if (send > 0 && pread(t->out, out, (size_t)send, at) != send)
-            fail(t, "read");
+            fail_transfer(t, "read");
         pass(k, t, out, send, in, receive);
         if (receive > 0 && t->in >= 0 && pwrite(t->in, in, (size_t)receive, at) != receive)
-            fail(t, "write");
+            fail_transfer(t, "write");
     }
 }
 
@@ -438,13 +438,13 @@ static void pass_file(const node_copies *k, transfer *t, const share *mine, cons
         t->out = open_in(t->folder, mine->file[i].name, O_RDONLY);
         t->out_bytes = mine->file[i].bytes;
         if (t->out < 0)
-            fail(t, "read");
+            fail_transfer(t, "read");
     }
     if (i < theirs->count) {
         t->in = open_in(t->folder, theirs->file[i].name, O_WRONLY | O_CREAT | O_TRUNC);
         t->in_bytes = theirs->file[i].bytes;
         if (t->in < 0)
-            fail(t, "write");
+            fail_transfer(t, "write");
     }
     pass_blocks(k, t);
     if (t->out >= 0)
@@ -469,7 +469,7 @@ static status pass_shares(const node_copies *k, const char *folder, const share 
     return s;
 }
 
-static status hide(const char *folder, const share *mine)
+static status hide_share(const char *folder, const share *mine)
 {
     for (int i = 0; i < mine->count; i++) {
         AUTO_FREE char *path = must_format("%s/%s", folder, mine->file[i].name);
@@ -498,7 +498,7 @@ status node_copies_spread(node_copies *k, const char *name)
     share mine;
     AUTO_FREE char *folder = checkpoint_temporary(k->place.folder, name);
     status s = share_list(&mine, folder, &(fragment_owner){k->id, name, k->me, k->ranks});
-    TRY(comm_all_status(k->world, s == STATUS_OK ? hide(folder, &mine) : s));
+    TRY(comm_all_status(k->world, s == STATUS_OK ? hide_share(folder, &mine) : s));
     if (k->rounds > 0)
         TRY(comm_all_status(k->world, pass_shares(k, folder, &mine)));
     if (k->me == k->first)
@@ -546,7 +546,7 @@ static status look_into(list *l, const char *folder, const char *name, const cha
 }
 
 /* Looks through this node's memory, on the node's first rank. */
-static status look(list *l, const node_copies *k, int64_t after)
+static status look_at_node(list *l, const node_copies *k, int64_t after)
 {
     RELEASED_BY(reading_names_free) reading_names all = {0};
     long long step;
@@ -559,7 +559,7 @@ static status look(list *l, const node_copies *k, int64_t after)
 }
 
 /* Returns all ranks' lists, the same on every rank. */
-static list gather(comm_group *world, const list *mine)
+static list gather_sets(comm_group *world, const list *mine)
 {
     int ranks = comm_group_ranks(world), most = 0;
     AUTO_FREE int *counts = must_alloc((unsigned long)ranks * sizeof *counts);
@@ -621,8 +621,8 @@ static status find_newest(bool *found, node_set *out, const node_copies *k, int6
     RELEASED_BY(free_list) list mine = {0}, all = {0};
     *out = (node_set){0};
     *found = false;
-    TRY(comm_all_status(k->world, look(&mine, k, after)));
-    all = gather(k->world, &mine);
+    TRY(comm_all_status(k->world, look_at_node(&mine, k, after)));
+    all = gather_sets(k->world, &mine);
     for (int i = 0; i < k->ranks; i++)
         nodes += k->node[i] == i;
     for (int64_t below = before, step = 0; step >= 0 && !*found; below = step) {
@@ -650,8 +650,8 @@ static void copy_shares(char *mine, const node_copies *k, const node_set *set, c
         mine[w] = MISSING;
         if (so_far[w] == ARRIVED || node < 0)
             continue;
-        (void)member(&members, k, node, 0); /* the members of a node share the work */
-        if (member(&members, k, node, w % members) != k->me)
+        (void)node_member(&members, k, node, 0); /* the members of a node share the work */
+        if (node_member(&members, k, node, w % members) != k->me)
             continue;
         const fragment_owner owner = {k->id, set->name, w, set->ranks};
         status s = share_copy(&damaged, to, &k->place, &owner, buffer);
@@ -685,8 +685,8 @@ static status bring_together(bool *damaged, const node_copies *k, const node_set
     return status_fail(STATUS_FAILED, "%d shares of the copies in memory cannot be used", missing + unknown);
 }
 
-static status publish(const node_copies *k, const node_set *set, const char *checkpoints, const char *temporary,
-                      char *buffer)
+static status publish_set(const node_copies *k, const node_set *set, const char *checkpoints, const char *temporary,
+                          char *buffer)
 {
     json_auto_t *meta = NULL;
     TRY(share_take_meta(&meta, temporary));
@@ -696,7 +696,7 @@ static status publish(const node_copies *k, const node_set *set, const char *che
     return s;
 }
 
-static status adopt(bool *damaged, node_copies *k, const node_set *set, const char *checkpoints)
+static status adopt_set(bool *damaged, node_copies *k, const node_set *set, const char *checkpoints)
 {
     AUTO(arena) *buffer = NULL;
     AUTO_FREE char *temporary = checkpoint_temporary(checkpoints, set->name);
@@ -707,7 +707,7 @@ static status adopt(bool *damaged, node_copies *k, const node_set *set, const ch
     if (s == STATUS_OK)
         s = bring_together(damaged, k, set, temporary, arena_base(buffer));
     if (s == STATUS_OK && k->me == 0)
-        s = publish(k, set, checkpoints, temporary, arena_base(buffer));
+        s = publish_set(k, set, checkpoints, temporary, arena_base(buffer));
     s = comm_all_status(k->world, s);
     if (s != STATUS_OK && k->me == 0)
         checkpoint_clean(checkpoints, set->name);
@@ -724,7 +724,7 @@ static status adopt_newest(int64_t *step, char **trouble, node_copies *k, const 
         bool damaged = false;
         s = find_newest(&found, &set, k, after, before);
         if (s == STATUS_OK && found)
-            s = adopt(&damaged, k, &set, checkpoints);
+            s = adopt_set(&damaged, k, &set, checkpoints);
         if (found && s == STATUS_OK)
             *step = set.step;
         else if (damaged && k->me == 0 && !*trouble)

@@ -76,8 +76,8 @@ static owner_rows rows_of(const parameter *p, int64_t first, int64_t rows)
 
 /* Returns the rectangle where piece `q` and rows `among` of parameter `p` intersect; false if empty. A vector's piece
  * is among them whole or not at all. */
-static bool intersect(checkpoint_piece *out, const parameter *p, const parameter_block *q, held h, owner_rows among,
-                      char *arena)
+static bool intersect_rows(checkpoint_piece *out, const parameter *p, const parameter_block *q, held h,
+                           owner_rows among, char *arena)
 {
     dtype type = (dtype)h.t->type;
     char *at = arena + h.t->address + q->column * dtype_bytes(type);
@@ -101,7 +101,7 @@ static bool intersect(checkpoint_piece *out, const parameter *p, const parameter
 /* ---- access to the arena ----------------------------------------------------------------------------------------- */
 
 /* Borrows a piece's `data`, an address in the arena, which may be a device's, as host memory. */
-static void *borrow(void *context, const void *data, int64_t bytes)
+static void *borrow_piece(void *context, const void *data, int64_t bytes)
 {
     executor *e = context;
     return executor_borrow(e, (const char *)data - executor_context(e)->arena, bytes);
@@ -131,8 +131,8 @@ void state_pieces(checkpoint_piece **list, int *count, const compiled *c, execut
         if (is(section, OWN_FEEDBACK))
             among = rows_of(p, s->sum_first, s->sum_rows);
         for (int k = 0; k < p->piece_count; k++) {
-            checkpoint_piece one = {.section = section, .source = {borrow, give_back, e}};
-            if (intersect(&one, p, &p->pieces[k], h, among, executor_context(e)->arena))
+            checkpoint_piece one = {.section = section, .source = {borrow_piece, give_back, e}};
+            if (intersect_rows(&one, p, &p->pieces[k], h, among, executor_context(e)->arena))
                 APPEND(*list, *count) = one;
         }
     }
@@ -145,7 +145,7 @@ enum { INITIAL_SITE = 0xffff, BATCH = 256 }; /* blocks at a time */
 
 /* ln(x) for x in [2^-24, 1]: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then the first five terms of the series of 2
  * artanh((m-1)/(m+1)) (relative error below 1e-7). */
-static inline float logarithm(float x)
+static inline float portable_log(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -203,7 +203,7 @@ normals(float *restrict out, uint32_t draw[restrict 4][BATCH], int count, float 
         for (int i = 0; i < count; i++) {
             float u = (float)((int32_t)(draw[k][i] >> 8) + 1) * 5.9604645e-8f; /* (0, 1] */
             float v = (float)(int32_t)(draw[k + 1][i] >> 8) * 5.9604645e-8f;
-            float radius = __builtin_sqrtf(-2.0f * logarithm(u)), s, c; /* avoids errno, so that it vectorises */
+            float radius = __builtin_sqrtf(-2.0f * portable_log(u)), s, c; /* avoids errno, so that it vectorises */
             sine_cosine(&s, &c, v);
             normal[k][i] = deviation * (radius * c);
             normal[k + 1][i] = deviation * (radius * s);
@@ -296,7 +296,7 @@ static void store_row(filled f, int64_t row, const float *values, int64_t column
     dtype_convert(f.bytes + (row - h.first) * bytes, (dtype)h.t->type, values, DTYPE_FP32, columns);
 }
 
-static void initialise(const compiled *c, executor *e, const storage *s, uint64_t seed)
+static void draw_weight(const compiled *c, executor *e, const storage *s, uint64_t seed)
 {
     const parameter *p = s->of;
     bool apart = c->options.train && optimizer_has_master(&c->options);
@@ -322,7 +322,7 @@ void state_initialise(const compiled *c, executor *e, uint64_t seed)
 {
     for (int i = 0; i < c->model.parameter_count; i++)
         if (c->model.parameters[i]->shares < 0)
-            initialise(c, e, &c->storage[c->model.parameters[i]->number], seed);
+            draw_weight(c, e, &c->storage[c->model.parameters[i]->number], seed);
 }
 
 static const parameter_block *find_piece(const parameter **of, const decoder *model, const char *name)
@@ -362,7 +362,7 @@ void state_initial_rows(float *out, const decoder *model, const char *name, int6
         fill_initial(out, p, name, seed, first * columns, rows * columns);
 }
 
-static void clear(executor *e, const tensor *t)
+static void clear_tensor(executor *e, const tensor *t)
 {
     int64_t bytes = t ? tensor_bytes(t) : 0;
     if (bytes == 0)
@@ -377,12 +377,12 @@ void state_clear(const compiled *c, executor *e)
 {
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        clear(e, s->shard_weight ? s->shard : s->weight);
-        clear(e, s->master);
+        clear_tensor(e, s->shard_weight ? s->shard : s->weight);
+        clear_tensor(e, s->master);
         for (int k = 0; k < s->states; k++)
-            clear(e, s->state[k]);
-        clear(e, s->feedback);
-        clear(e, s->feedback_sum);
+            clear_tensor(e, s->state[k]);
+        clear_tensor(e, s->feedback);
+        clear_tensor(e, s->feedback_sum);
     }
 }
 

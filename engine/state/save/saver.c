@@ -172,7 +172,7 @@ static void ask_device(saver *s, bool wait)
     }
 }
 
-static status publish(saver *s)
+static status publish_save(saver *s)
 {
     const saver_options *o = &s->options;
     if (o->may_publish && !o->may_publish(o->context))
@@ -198,7 +198,7 @@ static status write_share(saver *s)
     return share_seal(folder, &owner, s->memory->secret, s->buffer);
 }
 
-static void work(saver *s)
+static void write_save(saver *s)
 {
     double began = clock_seconds();
     status result;
@@ -208,7 +208,7 @@ static void work(saver *s)
             take_copy(s);
         result = write_share(s);
     } else {
-        result = publish(s);
+        result = publish_save(s);
     }
     worker_lock(&s->worker);
     s->result = result;
@@ -232,7 +232,7 @@ static bool wait_for_work(saver *s)
 static void work_on(void *argument)
 {
     while (wait_for_work(argument))
-        work(argument);
+        write_save(argument);
 }
 
 static void start_work(saver *s)
@@ -242,7 +242,7 @@ static void start_work(saver *s)
     worker_tell(&s->worker);
     worker_unlock(&s->worker);
     if (!s->copy)
-        work(s);
+        write_save(s);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */

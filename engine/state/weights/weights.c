@@ -106,7 +106,7 @@ static void list_names(weights *w)
 }
 
 /* Returns -1 if the model has no tensor of that name. */
-static int find(const weights *w, const char *name)
+static int find_tensor(const weights *w, const char *name)
 {
     const names_tensor key = {.name = (char *)(uintptr_t)name}, *const wanted = &key;
     const names_tensor **at = bsearch(&wanted, w->by_name, (size_t)w->count, sizeof *w->by_name, compare_name);
@@ -221,7 +221,7 @@ static bool are_equal(const sharded_tensor *x, const sharded_tensor *y)
 
 static const sharded_tensor *stored_of(const weights *w, parts_slot slot)
 {
-    return w->stored[find(w, names_format(w->shape.architecture, slot))].in;
+    return w->stored[find_tensor(w, names_format(w->shape.architecture, slot))].in;
 }
 
 /* Returns the tensor that `name` repeats (parts.def), or NULL. */
@@ -529,7 +529,7 @@ static bool is_bias(const weights *w, const char *name)
 status weights_read(void *context, const rectangle *of, const box_memory *to)
 {
     weights *w = context;
-    int i = find(w, of->name), dims = of->dims;
+    int i = find_tensor(w, of->name), dims = of->dims;
     if (i < 0 && is_bias(w, of->name)) {
         AUTO_FREE float *zeros = must_calloc((unsigned long)box_volume(dims, of->part.size) + 1, sizeof *zeros);
         box_memory from = {.data = zeros, .type = DTYPE_FP32};

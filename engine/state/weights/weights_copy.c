@@ -70,7 +70,7 @@ typedef struct ring {
     char *message; /* message of a failed read: messages are kept per thread */
 } ring;
 
-static void advance(ring *r, int64_t *counter)
+static void advance_counter(ring *r, int64_t *counter)
 {
     WORKER_HELD(&r->worker);
     ++*counter;
@@ -98,7 +98,7 @@ static status read_tensor(ring *r, const names_tensor *t, dtype type)
             int slot = (int)(r->filled % CHUNKS);
             TRY(weights_read(r->c->from, &of, &(box_memory){r->buffer[slot], type, {t->dims == 2 ? width : 1, 1}}));
             r->bytes[slot] = height * width * element;
-            advance(r, &r->filled);
+            advance_counter(r, &r->filled);
         }
     return STATUS_OK;
 }
@@ -135,7 +135,7 @@ static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_
         TRY(safetensors_writer_data(w, r->buffer[slot], r->bytes[slot]));
         done += r->bytes[slot];
         c->done += r->bytes[slot];
-        advance(r, &r->emptied);
+        advance_counter(r, &r->emptied);
         if (c->options->progress)
             TRY(c->options->progress(c->options->context, c->done, c->total));
     }
@@ -145,7 +145,7 @@ static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_
 /* ---- one file ---- */
 
 /* Notes the location of a written tensor for the index or the manifest. */
-static status note(copy *c, const safetensors_tensor *t, const char *file, int shard, int64_t offset, uint32_t crc)
+static status note_at(copy *c, const safetensors_tensor *t, const char *file, int shard, int64_t offset, uint32_t crc)
 {
     json_object_set_new(c->map, t->name, json_string(file));
     if (!c->manifest)
@@ -165,12 +165,12 @@ static status write_tensors(copy *c, ring *r, safetensors_writer *w, const char 
         const safetensors_tensor *t = &c->tensors[r->first + i];
         uint32_t crc;
         TRY(write_tensor(r, w, &crc, bytes_of(t)));
-        TRY(note(c, t, file, shard, safetensors_writer_offset(w, i), crc));
+        TRY(note_at(c, t, file, shard, safetensors_writer_offset(w, i), crc));
     }
     return STATUS_OK;
 }
 
-static status pump(copy *c, safetensors_writer *w, const char *file, int shard)
+static status copy_shard(copy *c, safetensors_writer *w, const char *file, int shard)
 {
     ring r = {.c = c,
               .order = safetensors_writer_order(w),
@@ -198,7 +198,7 @@ static status write_shard(copy *c, int shard)
     AUTO(safetensors_writer) *w = NULL;
     TRY(safetensors_writer_open(&w, path, c->tensors + c->first[shard], c->first[shard + 1] - c->first[shard],
                                 metadata));
-    TRY(pump(c, w, name, shard));
+    TRY(copy_shard(c, w, name, shard));
     manifest_file file = {.has_crc32c = true};
     safetensors_writer_sum(w, &file.bytes, &file.crc32c);
     TRY(safetensors_writer_close(TAKE(w)));
@@ -376,7 +376,7 @@ static void list_tensors(copy *c)
     }
 }
 
-static void plan(copy *c)
+static void plan_shards(copy *c)
 {
     int64_t limit = c->options->shard_bytes > 0 ? c->options->shard_bytes : SHARD_BYTES, bytes = 0;
     list_tensors(c);
@@ -467,7 +467,7 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
         log_warn("%s: a folder of a %s model has no bias of its experts' choice (model.router_bias_rate): it is left "
                  "out, and others may be chosen",
                  to, shape_traits_of(weights_shape(from)->architecture)->name);
-    plan(&c);
+    plan_shards(&c);
     TRY(check_target(target, options->replace));
     if (!c.manifest) /* rejects a model that config.json cannot describe before the long work */
         TRY(huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL));

@@ -11,13 +11,6 @@ int64_t capacity_rows(const capacity_passes *w)
     return w->rows + w->count * w->overflow;
 }
 
-/* Returns at most `count` overflow passes, no more than the worst routing needs. */
-static capacity_passes passes(int64_t rows, int64_t overflow, int64_t count, int64_t most)
-{
-    int64_t needed = most > rows ? (most - rows + overflow - 1) / overflow : 0;
-    return (capacity_passes){rows, overflow, (int)(count < needed ? count : needed)};
-}
-
 static int list_buckets(capacity_passes list[CAPACITY_BUCKETS], const capacity_shape *s)
 {
     int held = (s->experts + s->ranks - 1) / s->ranks;
@@ -31,14 +24,15 @@ static int list_buckets(capacity_passes list[CAPACITY_BUCKETS], const capacity_s
     rows = rows < most ? rows : most;
     rows = (rows < 1 ? 1 : rows + SPILL_PART - 1) / SPILL_PART * SPILL_PART;
     rows = rows < SPILL_PART ? SPILL_PART : rows;
-    const capacity_passes all[CAPACITY_BUCKETS] = {passes(rows, rows / SPILL_PART, s->spill, most),
-                                                   passes(rows, rows, SECOND_PASSES, most),
-                                                   passes(rows, rows, most, most)};
+    const int64_t overflow[CAPACITY_BUCKETS] = {rows / SPILL_PART, rows, rows};
+    const int64_t passes[CAPACITY_BUCKETS] = {s->spill, SECOND_PASSES, most};
     int count = 0;
     for (int i = 0; i < (s->drop ? 1 : CAPACITY_BUCKETS); i++) {
-        bool more = count == 0 || capacity_rows(&all[i]) > capacity_rows(&list[count - 1]);
+        int64_t needed = most > rows ? (most - rows + overflow[i] - 1) / overflow[i] : 0; /* by the worst routing */
+        capacity_passes next = {rows, overflow[i], (int)(passes[i] < needed ? passes[i] : needed)};
+        bool more = count == 0 || capacity_rows(&next) > capacity_rows(&list[count - 1]);
         if (more && (count == 0 || capacity_rows(&list[count - 1]) < most))
-            list[count++] = all[i];
+            list[count++] = next;
     }
     return count;
 }

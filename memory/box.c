@@ -56,39 +56,24 @@ bool box_is_row_major(int dims, const int64_t *size, const int64_t *stride)
     return true;
 }
 
-/* to[i * to_stride] = from[i * from_stride], elements of 1, 2, 4 or 8 bytes of any alignment */
-static void copy_strided(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t count, int bytes)
-{
-    if (to_stride == 1 && from_stride == 1)
-        memcpy(to, from, (size_t)(count * bytes));
-    else if (bytes == 4)
-        for (int64_t i = 0; i < count; i++)
-            memcpy(to + 4 * i * to_stride, from + 4 * i * from_stride, 4);
-    else if (bytes == 2)
-        for (int64_t i = 0; i < count; i++)
-            memcpy(to + 2 * i * to_stride, from + 2 * i * from_stride, 2);
-    else
-        for (int64_t i = 0; i < count; i++)
-            memcpy(to + bytes * i * to_stride, from + bytes * i * from_stride, (size_t)bytes);
-}
-
 /* A plane of rows and columns: the first element, and the distances from one row and one column to the next. */
 typedef struct plane {
     char *data;
     int64_t row, column;
 } plane;
 
-/* Returns the plane of the last two dimensions of a rectangle, from element `offset` on. */
-static plane last_plane(const box_memory *m, int dims, int64_t offset)
+/* Returns the plane of the last two dimensions of a rectangle, from row `row` on: the row's index in all dimensions but
+ * the last, row-major. */
+static plane last_plane(const box_memory *m, int dims, const int64_t *size, int64_t row)
 {
+    int64_t offset = 0;
+    for (int d = dims - 2; d >= 0; d--) {
+        offset += row % size[d] * m->stride[d];
+        row /= size[d];
+    }
     return (plane){.data = (char *)m->data + offset * dtype_bytes(m->type),
                    .row = dims > 1 ? m->stride[dims - 2] : 0,
                    .column = dims ? m->stride[dims - 1] : 1};
-}
-
-static plane dense_plane(void *data, int64_t columns)
-{
-    return (plane){.data = data, .row = columns, .column = 1};
 }
 
 /* Returns the plane from element (r, c) on. */
@@ -98,38 +83,26 @@ static plane inner_plane(plane p, int64_t r, int64_t c, int bytes)
     return p;
 }
 
+/* Copies elements of 1, 2, 4 or 8 bytes of any alignment. */
 static void copy_plane(plane to, plane from, int64_t rows, int64_t columns, int bytes)
 {
-    for (int64_t r = 0; r < rows; r++)
-        copy_strided(to.data + r * to.row * bytes, to.column, from.data + r * from.row * bytes, from.column, columns,
-                     bytes);
-}
-
-/* Returns the element offset of row `row` of a box: its index in all dimensions but the last, row-major. */
-static int64_t row_offset(int64_t row, int dims, const int64_t *size, const int64_t *stride)
-{
-    int64_t offset = 0;
-    for (int d = dims - 2; d >= 0; d--) {
-        offset += row % size[d] * stride[d];
-        row /= size[d];
-    }
-    return offset;
+    for (; rows > 0; rows--, to.data += to.row * bytes, from.data += from.row * bytes)
+        if (to.column == 1 && from.column == 1)
+            memcpy(to.data, from.data, (size_t)(columns * bytes));
+        else if (bytes == 4)
+            for (int64_t i = 0; i < columns; i++)
+                memcpy(to.data + 4 * i * to.column, from.data + 4 * i * from.column, 4);
+        else if (bytes == 2)
+            for (int64_t i = 0; i < columns; i++)
+                memcpy(to.data + 2 * i * to.column, from.data + 2 * i * from.column, 2);
+        else
+            for (int64_t i = 0; i < columns; i++)
+                memcpy(to.data + bytes * i * to.column, from.data + bytes * i * from.column, (size_t)bytes);
 }
 
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
-}
-
-/* Copies whole rows, dense in `out`. */
-static void gather_rows(char *out, plane from, int64_t rows, int64_t columns, int bytes)
-{
-    int64_t tile = from.column == 1 ? columns : TILE; /* contiguous rows need no tiles */
-    plane to = dense_plane(out, columns);
-    for (int64_t r = 0; r < rows; r += TILE)
-        for (int64_t c = 0; c < columns; c += tile)
-            copy_plane(inner_plane(to, r, c, bytes), inner_plane(from, r, c, bytes), smaller(rows - r, TILE),
-                       smaller(columns - c, tile), bytes);
 }
 
 void box_gather(void *out, const box_memory *from, int dims, const int64_t *size, int64_t first, int64_t count)
@@ -138,16 +111,17 @@ void box_gather(void *out, const box_memory *from, int dims, const int64_t *size
     int64_t columns = dims ? size[dims - 1] : 1, rows = dims > 1 ? size[dims - 2] : 1;
     for (int64_t done = 0, now; done < count; done += now) {
         int64_t row = (first + done) / columns, column = (first + done) % columns, left = count - done;
-        char *to = (char *)out + done * bytes;
-        plane begin = inner_plane(last_plane(from, dims, row_offset(row, dims, size, from->stride)), 0, column, bytes);
-        if (column > 0 || left < columns) { /* a part of a row, at either end */
-            now = smaller(columns - column, left);
-            copy_strided(to, 1, begin.data, begin.column, now, bytes);
-        } else {
-            int64_t whole = smaller(left / columns, rows - row % rows);
-            now = whole * columns;
-            gather_rows(to, begin, whole, columns, bytes);
-        }
+        bool part = column > 0 || left < columns; /* of a row, at either end */
+        int64_t high = part ? 1 : smaller(left / columns, rows - row % rows);
+        int64_t wide = part ? smaller(columns - column, left) : columns;
+        plane begin = inner_plane(last_plane(from, dims, size, row), 0, column, bytes);
+        plane to = {.data = (char *)out + done * bytes, .row = wide, .column = 1};
+        int64_t tile = begin.column == 1 ? wide : TILE; /* contiguous rows need no tiles */
+        for (int64_t r = 0; r < high; r += TILE)
+            for (int64_t c = 0; c < wide; c += tile)
+                copy_plane(inner_plane(to, r, c, bytes), inner_plane(begin, r, c, bytes), smaller(high - r, TILE),
+                           smaller(wide - c, tile), bytes);
+        now = high * wide;
     }
 }
 
@@ -159,9 +133,9 @@ typedef struct conversion {
 static void convert_tile(plane to, plane from, conversion types, int64_t rows, int64_t columns)
 {
     char before[TILE * TILE * 8], after[TILE * TILE * 8];
-    copy_plane(dense_plane(before, columns), from, rows, columns, dtype_bytes(types.from));
+    copy_plane((plane){before, columns, 1}, from, rows, columns, dtype_bytes(types.from));
     dtype_convert(after, types.to, before, types.from, rows * columns);
-    copy_plane(to, dense_plane(after, columns), rows, columns, dtype_bytes(types.to));
+    copy_plane(to, (plane){after, columns, 1}, rows, columns, dtype_bytes(types.to));
 }
 
 static void convert_plane(plane to, plane from, conversion types, int64_t rows, int64_t columns)
@@ -190,8 +164,7 @@ void box_convert(const box_memory *to, const box_memory *from, int dims, const i
     }
     int64_t columns = dims ? size[dims - 1] : 1, rows = dims > 1 ? size[dims - 2] : 1;
     for (int64_t row = 0; row < volume / columns; row += rows)
-        convert_plane(last_plane(to, dims, row_offset(row, dims, size, to->stride)),
-                      last_plane(from, dims, row_offset(row, dims, size, from->stride)),
+        convert_plane(last_plane(to, dims, size, row), last_plane(from, dims, size, row),
                       (conversion){to->type, from->type}, rows, columns);
 }
 

@@ -222,40 +222,30 @@ void dtype_convert(void *to, dtype to_type, const void *from, dtype from_type, i
             table[to_type].store((char *)to + i * to_bytes, table[from_type].load((const char *)from + i * from_bytes));
 }
 
-/* A value is finite unless all bits of its exponent are set. */
-static bool all_finite_fp32(const char *values, int64_t count)
-{
-    uint32_t beyond = 0;
-#pragma omp simd reduction(| : beyond)
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, values + 4 * i, 4);
-        beyond |= (bits & 0x7f800000) == 0x7f800000;
-    }
-    return !beyond;
-}
-
-static bool all_finite_16(const char *values, int64_t count, uint16_t exponent)
-{
-    uint16_t beyond = 0;
-#pragma omp simd reduction(| : beyond)
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t bits;
-        memcpy(&bits, values + 2 * i, 2);
-        beyond |= (uint16_t)((bits & exponent) == exponent);
-    }
-    return !beyond;
-}
-
 bool dtype_all_finite(dtype type, const void *values, int64_t count)
 {
     MUST(type < DTYPE_COUNT && count >= 0, "%lld values of dtype %d", (long long)count, (int)type);
-    if (type == DTYPE_FP32)
-        return all_finite_fp32(values, count);
-    if (type == DTYPE_BF16 || type == DTYPE_FP16)
-        return all_finite_16(values, count, type == DTYPE_BF16 ? 0x7f80 : 0x7c00);
-    bool finite = true;
-    for (int64_t i = 0; i < count && table[type].is_float; i++)
-        finite &= isfinite(table[type].load((const char *)values + i * table[type].bytes));
-    return finite;
+    const char *from = values;
+    const uint16_t exponent = type == DTYPE_BF16 ? 0x7f80 : 0x7c00;
+    uint32_t beyond = 0; /* a value is finite unless all bits of its exponent are set */
+    uint16_t beyond_16 = 0;
+    if (type == DTYPE_FP32) {
+#pragma omp simd reduction(| : beyond)
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t bits;
+            memcpy(&bits, from + 4 * i, 4);
+            beyond |= (bits & 0x7f800000) == 0x7f800000;
+        }
+    } else if (type == DTYPE_BF16 || type == DTYPE_FP16) {
+#pragma omp simd reduction(| : beyond_16)
+        for (int64_t i = 0; i < count; i++) {
+            uint16_t bits;
+            memcpy(&bits, from + 2 * i, 2);
+            beyond_16 |= (uint16_t)((bits & exponent) == exponent);
+        }
+    } else if (table[type].is_float) {
+        for (int64_t i = 0; i < count; i++)
+            beyond |= !isfinite(table[type].load(from + i * table[type].bytes));
+    }
+    return !beyond && !beyond_16;
 }

@@ -240,15 +240,6 @@ static status remove_leftovers(const char *folder, int64_t last)
     return STATUS_OK;
 }
 
-/* Renames it to a temporary name first, so that a half-removed folder is no checkpoint. */
-static status remove_checkpoint(const char *folder, const char *path, const char *name)
-{
-    AUTO_FREE char *temporary = must_format("%s/.tmp-%s", folder, name);
-    TRY(atomic_remove(temporary));
-    TRY(atomic_rename(path, temporary));
-    return atomic_remove(temporary);
-}
-
 status checkpoint_prune(const char *folder, int keep, int keep_every, const checkpoint_needed *needed)
 {
     AUTO_FREE char *latest = NULL;
@@ -267,8 +258,13 @@ status checkpoint_prune(const char *folder, int keep, int keep_every, const chec
             TRY(look_for_manifest(&whole, path));
         bool always = step == last || (keep_every > 0 && step % keep_every == 0) ||
                       (needed && needed->is(needed->context, all.name[i]));
-        if (whole && kept >= keep && !always)
-            TRY(remove_checkpoint(folder, path, all.name[i]));
+        if (whole && kept >= keep && !always) {
+            /* Renames it to a temporary name first, so that a half-removed folder is no checkpoint. */
+            AUTO_FREE char *temporary = must_format("%s/.tmp-%s", folder, all.name[i]);
+            TRY(atomic_remove(temporary));
+            TRY(atomic_rename(path, temporary));
+            TRY(atomic_remove(temporary));
+        }
         kept += whole;
     }
     return left;

@@ -207,34 +207,6 @@ static status put_data(direct *out, direct_values *values, const rectangle *of, 
     return STATUS_OK;
 }
 
-static status put_stored(direct *out, direct_values *values, const checkpoint_piece *p)
-{
-    const checkpoint_source *from = &p->source;
-    int64_t bytes = checkpoint_extent(p);
-    if (!from->borrow)
-        return put_data(out, values, &p->of, &p->at);
-    box_memory here = p->at;
-    here.data = from->borrow(from->context, p->at.data, bytes);
-    status s = put_data(out, values, &p->of, &here);
-    from->give_back(from->context, here.data, p->at.data, bytes);
-    return s;
-}
-
-/* Values that are not finite make a state from which no run can resume. */
-static status put_piece(direct *out, checkpoint_writer *w, int index)
-{
-    direct_values values;
-    const checkpoint_piece *p = &w->pieces[index];
-    TRY(put_stored(out, &values, p));
-    w->entries[index].crc32c = values.crc32c;
-    if (values.finite || w->any_values)
-        return STATUS_OK;
-    w->refused = true;
-    return status_fail(STATUS_FAILED,
-                       "tensor %s/%s has values that are not finite (NaN or infinity): this state is not saved",
-                       p->section, p->of.name);
-}
-
 /* Context of checkpoint_content for one of the share's files. */
 typedef struct part {
     checkpoint_writer *w;
@@ -250,7 +222,23 @@ static status put_section(direct *out, void *context)
     for (int k = f->first; k < f->first + f->layout.count; k++) {
         MUST(direct_position(out) == w->entries[k].offset, "%s: %s is at %lld", f->file.name, w->pieces[k].of.name,
              (long long)direct_position(out));
-        TRY(put_piece(out, w, k));
+        const checkpoint_piece *p = &w->pieces[k];
+        const checkpoint_source *from = &p->source;
+        int64_t bytes = checkpoint_extent(p);
+        box_memory here = p->at;
+        direct_values values;
+        if (from->borrow)
+            here.data = from->borrow(from->context, p->at.data, bytes);
+        status s = put_data(out, &values, &p->of, &here);
+        if (from->borrow)
+            from->give_back(from->context, here.data, p->at.data, bytes);
+        TRY(s);
+        w->entries[k].crc32c = values.crc32c;
+        w->refused = !values.finite && !w->any_values;
+        if (w->refused) /* no run can resume from such a state */
+            return status_fail(STATUS_FAILED,
+                               "tensor %s/%s has values that are not finite (NaN or infinity): this state is not saved",
+                               p->section, p->of.name);
     }
     return STATUS_OK;
 }
@@ -289,28 +277,24 @@ static status write_file(manifest_file *file, const checkpoint_writer *w, const 
     return checkpoint_put(file, path, w->buffer, put, context);
 }
 
-static bool same_tensor(const checkpoint_piece *a, const checkpoint_piece *b)
-{
-    const rectangle *x = &a->of, *y = &b->of;
-    return fragment_order(a->section, x->name, b->section, y->name) == 0 && a->at.type == b->at.type &&
-           x->dims == y->dims && memcmp(x->global, y->global, (size_t)x->dims * sizeof *x->global) == 0;
-}
-
 static status put_fragment(direct *out, void *context)
 {
     const checkpoint_writer *w = context;
-    TRY(fragment_put_head(out, &(fragment_owner){w->run, w->name, w->rank, w->ranks}));
+    AUTO_FREE char *head = fragment_head("fragment", &(fragment_owner){w->run, w->name, w->rank, w->ranks});
+    TRY(direct_write(out, head, (int64_t)strlen(head), NULL));
     for (int i = 0; i < w->file_count; i++)
         TRY(fragment_put_file(out, &w->files[i].file));
     for (int i = 0; i < w->extra_count; i++)
         TRY(fragment_put_file(out, &w->extra_files[i]));
     for (int i = 0; i < w->piece_count; i++) {
-        const checkpoint_piece *p = &w->pieces[w->listed[i]];
-        if (i == 0 || !same_tensor(p, &w->pieces[w->listed[i - 1]]))
+        const checkpoint_piece *p = &w->pieces[w->listed[i]], *last = i ? &w->pieces[w->listed[i - 1]] : NULL;
+        if (!last || fragment_order(p->section, p->of.name, last->section, last->of.name) != 0 ||
+            p->at.type != last->at.type || p->of.dims != last->of.dims ||
+            memcmp(p->of.global, last->of.global, (size_t)p->of.dims * sizeof *p->of.global) != 0)
             TRY(fragment_put_tensor(out, p->section, p->at.type, &p->of));
         TRY(fragment_put_piece(out, p->of.dims, &w->entries[w->listed[i]]));
     }
-    return fragment_put_end(out);
+    return direct_print(out, FRAGMENT_TAIL, out->crc32c);
 }
 
 static status write_files(checkpoint_writer *w, const char *temporary)
@@ -428,13 +412,6 @@ static status put_manifest(direct *out, void *context)
     return s == STATUS_OK ? manifest_text_end(out) : s;
 }
 
-static status write_manifest(checkpoint_publisher *p, const char *temporary, const char *name, json_t *meta)
-{
-    manifest_file written;
-    AUTO_FREE char *path = must_format("%s/manifest.json", temporary);
-    return checkpoint_put(&written, path, p->buffer, put_manifest, &(publication){p, meta, temporary, name, path});
-}
-
 static status write_latest(checkpoint_publisher *p, const char *folder, const char *name)
 {
     manifest_file written;
@@ -447,15 +424,6 @@ static status write_latest(checkpoint_publisher *p, const char *folder, const ch
     if (s != STATUS_OK)
         (void)unlink(temporary);
     return s;
-}
-
-static status remove_fragments(const checkpoint_publisher *p, const char *temporary)
-{
-    for (int i = 0; i < p->ranks; i++) {
-        AUTO_FREE char *path = checkpoint_fragment(temporary, i);
-        TRY(atomic_remove(path));
-    }
-    return atomic_sync_folder(temporary);
 }
 
 /* Renames temporary to folder/name. An older checkpoint of that name first becomes .old-name, where checkpoint_open
@@ -474,9 +442,14 @@ static status rename_into_place(const char *folder, const char *name, const char
 
 status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder, const char *name, json_t *meta)
 {
-    AUTO_FREE char *temporary = checkpoint_temporary(folder, name);
-    TRY(write_manifest(p, temporary, name, meta));
-    TRY(remove_fragments(p, temporary));
+    AUTO_FREE char *temporary = checkpoint_temporary(folder, name), *path = must_format("%s/manifest.json", temporary);
+    manifest_file written;
+    TRY(checkpoint_put(&written, path, p->buffer, put_manifest, &(publication){p, meta, temporary, name, path}));
+    for (int i = 0; i < p->ranks; i++) {
+        AUTO_FREE char *merged = checkpoint_fragment(temporary, i);
+        TRY(atomic_remove(merged));
+    }
+    TRY(atomic_sync_folder(temporary));
     TRY(rename_into_place(folder, name, temporary));
     TRY(write_latest(p, folder, name));
     if (atomic_remove_all(folder, ".old-") != STATUS_OK)

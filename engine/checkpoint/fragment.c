@@ -8,65 +8,37 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-#define TAIL       "end %08x\n"
-#define TAIL_BYTES 13
-
 /* ---- writing ---- */
 
-/* Writes the last word of a line, of any length. */
-static status put_last(direct *out, const char *word)
+char *fragment_head(const char *kind, const fragment_owner *owner)
 {
-    MUST(!strpbrk(word, "\n"), "a name of two lines");
-    TRY(direct_write(out, word, (int64_t)strlen(word), NULL));
-    return direct_print(out, "\n");
-}
-
-static status put_numbers(direct *out, const int64_t *values, int count)
-{
-    for (int i = 0; i < count; i++)
-        TRY(direct_print(out, " %lld", (long long)values[i]));
-    return STATUS_OK;
-}
-
-static int head_text(char *out, size_t bytes, const fragment_owner *owner)
-{
-    return snprintf(out, bytes, "fragment 1 %s %s %d %d\n", *owner->run ? owner->run : "-", owner->name, owner->rank,
-                    owner->ranks);
-}
-
-status fragment_put_head(direct *out, const fragment_owner *owner)
-{
-    char text[512];
-    int length = head_text(text, sizeof text, owner);
-    MUST(length < (int)sizeof text, "a checkpoint's name of %d bytes", length);
-    return direct_write(out, text, length, NULL);
+    return must_format("%s 1 %s %s %d %d\n", kind, *owner->run ? owner->run : "-", owner->name, owner->rank,
+                       owner->ranks);
 }
 
 status fragment_put_file(direct *out, const manifest_file *file)
 {
-    TRY(direct_print(out, "file %lld %08x ", (long long)file->bytes, file->crc32c));
-    return put_last(out, file->name);
+    MUST(!strpbrk(file->name, "\n"), "a name of two lines");
+    return direct_print(out, "file %lld %08x %s\n", (long long)file->bytes, file->crc32c, file->name);
 }
 
 status fragment_put_tensor(direct *out, const char *section, dtype type, const rectangle *of)
 {
+    MUST(!strpbrk(of->name, "\n"), "a name of two lines");
     TRY(direct_print(out, "tensor %s %d", dtype_name(type), of->dims));
-    TRY(put_numbers(out, of->global, of->dims));
+    for (int d = 0; d < of->dims; d++)
+        TRY(direct_print(out, " %lld", (long long)of->global[d]));
     TRY(direct_print(out, " %s ", section));
-    return put_last(out, of->name);
+    TRY(direct_write(out, of->name, (int64_t)strlen(of->name), NULL)); /* of any length */
+    return direct_print(out, "\n");
 }
 
 status fragment_put_piece(direct *out, int dims, const manifest_piece *p)
 {
     TRY(direct_print(out, "piece %d %lld %lld %08x", p->file, (long long)p->offset, (long long)p->bytes, p->crc32c));
-    TRY(put_numbers(out, p->part.start, dims));
-    TRY(put_numbers(out, p->part.size, dims));
+    for (int i = 0; i < 2 * dims; i++)
+        TRY(direct_print(out, " %lld", (long long)(i < dims ? p->part.start[i] : p->part.size[i - dims])));
     return direct_print(out, "\n");
-}
-
-status fragment_put_end(direct *out)
-{
-    return direct_print(out, TAIL, out->crc32c);
 }
 
 int fragment_order(const char *section, const char *name, const char *other_section, const char *other_name)
@@ -84,11 +56,12 @@ static status fail_damaged(const fragment *f)
 
 status fragment_parse(fragment *out, const char *text, int64_t bytes, const char *path, const fragment_owner *owner)
 {
-    char tail[TAIL_BYTES + 1], head[512];
-    int64_t body = bytes - TAIL_BYTES, length = head_text(head, sizeof head, owner);
+    char tail[FRAGMENT_TAIL_BYTES + 1];
+    AUTO_FREE char *head = fragment_head("fragment", owner);
+    int64_t body = bytes - FRAGMENT_TAIL_BYTES, length = (int64_t)strlen(head);
     if (body >= 0)
-        snprintf(tail, sizeof tail, TAIL, crc32c(0, text, body));
-    if (body < 0 || memcmp(tail, text + body, TAIL_BYTES) != 0)
+        snprintf(tail, sizeof tail, FRAGMENT_TAIL, crc32c(0, text, body));
+    if (body < 0 || memcmp(tail, text + body, FRAGMENT_TAIL_BYTES) != 0)
         return status_fail(STATUS_FAILED, "%s: damaged or truncated: its checksum does not match", path);
     if (body < length || memcmp(head, text, (size_t)length) != 0)
         return status_fail(STATUS_FAILED,
@@ -124,21 +97,16 @@ static bool take_word(const char **at, const char *word)
     return here;
 }
 
-static bool take_number(const char **at, int64_t *out, int base)
+static bool take_numbers(const char **at, int64_t *out, int count, int base)
 {
-    char *end;
-    *out = (int64_t)strtoll(*at, &end, base);
-    bool good = end > *at && (*end == ' ' || *end == '\n');
-    *at = end + (good && *end == ' ');
+    bool good = true;
+    for (int i = 0; i < count && good; i++) {
+        char *end;
+        out[i] = (int64_t)strtoll(*at, &end, base);
+        good = end > *at && (*end == ' ' || *end == '\n');
+        *at = end + (good && *end == ' ');
+    }
     return good;
-}
-
-static bool take_numbers(const char **at, int64_t *out, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (!take_number(at, &out[i], 10))
-            return false;
-    return true;
 }
 
 /* Takes the word up to `end` (a space or the line's end), and moves past it. */
@@ -163,7 +131,7 @@ status fragment_next_file(fragment *f, manifest_file *out, bool *there)
     *there = f->at < f->end && take_word(&f->at, "file");
     if (!*there)
         return STATUS_OK;
-    if (!take_number(&f->at, &out->bytes, 10) || !take_number(&f->at, &crc, 16) ||
+    if (!take_numbers(&f->at, &out->bytes, 1, 10) || !take_numbers(&f->at, &crc, 1, 16) ||
         !take_text(&f->at, &word, &length, '\n') || length >= FRAGMENT_NAME)
         return fail_damaged(f);
     snprintf(out->name, FRAGMENT_NAME, "%.*s", length, word);
@@ -192,10 +160,10 @@ static bool read_entry(fragment_entry *out, const char **at)
     if (!take_word(at, "tensor") || !take_text(at, &word, &length, ' ') || length >= (int)sizeof type)
         return false;
     snprintf(type, sizeof type, "%.*s", length, word);
-    if (!dtype_find(&out->type, type) || !take_number(at, &dims, 10) || dims < 0 || dims > BOX_DIMS)
+    if (!dtype_find(&out->type, type) || !take_numbers(at, &dims, 1, 10) || dims < 0 || dims > BOX_DIMS)
         return false;
     out->dims = (int)dims;
-    return take_numbers(at, out->global, out->dims) && is_possible(out->global, out->dims, out->type) &&
+    return take_numbers(at, out->global, out->dims, 10) && is_possible(out->global, out->dims, out->type) &&
            take_text(at, &out->section, &out->section_length, ' ') &&
            take_text(at, &out->name, &out->name_length, '\n');
 }
@@ -207,16 +175,12 @@ static status next_tensor(fragment *f)
     return !f->has_next || read_entry(&f->next, &f->at) ? STATUS_OK : fail_damaged(f);
 }
 
-static int compare_text(const char *a, int a_length, const char *b, int b_length)
-{
-    int order = memcmp(a, b, (size_t)(a_length < b_length ? a_length : b_length));
-    return order ? order : (a_length > b_length) - (a_length < b_length);
-}
-
+/* Orders as fragment_order does. The name follows the section, whose characters are all above the space between. */
 static int compare_entries(const fragment_entry *a, const fragment_entry *b)
 {
-    int order = compare_text(a->section, a->section_length, b->section, b->section_length);
-    return order ? order : compare_text(a->name, a->name_length, b->name, b->name_length);
+    int a_length = a->section_length + 1 + a->name_length, b_length = b->section_length + 1 + b->name_length;
+    int order = memcmp(a->section, b->section, (size_t)(a_length < b_length ? a_length : b_length));
+    return order ? order : (a_length > b_length) - (a_length < b_length);
 }
 
 static bool read_piece(manifest_piece *p, const char **at, const fragment_entry *of, int first_file)
@@ -224,10 +188,10 @@ static bool read_piece(manifest_piece *p, const char **at, const fragment_entry 
     int dims = of->dims;
     int64_t file = 0, crc = 0;
     *p = (manifest_piece){0};
-    bool good = take_number(at, &file, 10) && take_number(at, &p->offset, 10) && take_number(at, &p->bytes, 10) &&
-                take_number(at, &crc, 16) && take_numbers(at, p->part.start, dims) &&
-                take_numbers(at, p->part.size, dims) && **at == '\n' && file >= 0 && file < INT32_MAX - first_file &&
-                p->offset >= 0 && p->bytes >= 0;
+    bool good = take_numbers(at, &file, 1, 10) && take_numbers(at, &p->offset, 1, 10) &&
+                take_numbers(at, &p->bytes, 1, 10) && take_numbers(at, &crc, 1, 16) &&
+                take_numbers(at, p->part.start, dims, 10) && take_numbers(at, p->part.size, dims, 10) && **at == '\n' &&
+                file >= 0 && file < INT32_MAX - first_file && p->offset >= 0 && p->bytes >= 0;
     for (int d = 0; d < dims && good; d++)
         good = p->part.start[d] >= 0 && p->part.size[d] >= 1 && p->part.start[d] < of->global[d] &&
                p->part.size[d] <= of->global[d] - p->part.start[d];
@@ -239,33 +203,6 @@ static bool read_piece(manifest_piece *p, const char **at, const fragment_entry 
 
 /* ---- merging ---- */
 
-/* Adds every fragment's files; leaves each fragment at its first tensor. */
-static status merge_files(direct *out, fragment *all, int count)
-{
-    int files = 0;
-    for (int i = 0; i < count; i++) {
-        char name[FRAGMENT_NAME];
-        manifest_file file = {.name = name};
-        bool there;
-        all[i].first_file = files;
-        TRY(fragment_next_file(&all[i], &file, &there));
-        for (; there; files++) {
-            TRY(manifest_text_file(out, &file, files == 0));
-            TRY(fragment_next_file(&all[i], &file, &there));
-        }
-    }
-    return STATUS_OK;
-}
-
-static manifest_piece *next_piece(fragment_pieces *pieces, int count)
-{
-    if (count == pieces->capacity) {
-        pieces->capacity = count ? 2 * count : 64;
-        pieces->item = must_realloc(pieces->item, (unsigned long)pieces->capacity * sizeof *pieces->item);
-    }
-    return &pieces->item[count];
-}
-
 /* Adds one fragment's pieces of a tensor, if that is its next one. */
 static status take_pieces(manifest_tensor *t, fragment *f, const fragment_entry *wanted, fragment_pieces *pieces)
 {
@@ -274,22 +211,17 @@ static status take_pieces(manifest_tensor *t, fragment *f, const fragment_entry 
             memcmp(f->next.global, wanted->global, sizeof wanted->global) != 0)
             return status_fail(STATUS_FAILED, "tensor %s/%s: two pieces disagree about its shape or dtype", t->section,
                                t->name);
-        for (; take_word(&f->at, "piece"); t->count++)
-            if (!read_piece(next_piece(pieces, t->count), &f->at, &f->next, f->first_file))
+        for (; take_word(&f->at, "piece"); t->count++) {
+            if (t->count == pieces->capacity) {
+                pieces->capacity = t->count ? 2 * t->count : 64;
+                pieces->item = must_realloc(pieces->item, (unsigned long)pieces->capacity * sizeof *pieces->item);
+            }
+            if (!read_piece(&pieces->item[t->count], &f->at, &f->next, f->first_file))
                 return fail_damaged(f);
+        }
         TRY(next_tensor(f));
     }
     return STATUS_OK;
-}
-
-/* Returns the smallest of the next tensors; NULL if every fragment is at its end. */
-static const fragment_entry *find_next(const fragment *all, int count)
-{
-    const fragment_entry *next = NULL;
-    for (int i = 0; i < count; i++)
-        if (all[i].has_next && (!next || compare_entries(&all[i].next, next) < 0))
-            next = &all[i].next;
-    return next;
 }
 
 static status merge_tensor(direct *out, fragment *all, int count, const fragment_entry *next, bool first,
@@ -312,13 +244,26 @@ static status merge_tensor(direct *out, fragment *all, int count, const fragment
 
 status fragment_merge(direct *out, fragment *all, int count, fragment_pieces *pieces, const char *where)
 {
-    bool first = true;
-    TRY(merge_files(out, all, count));
-    for (int i = 0; i < count; i++)
+    int files = 0;
+    for (int i = 0; i < count; i++) {
+        char name[FRAGMENT_NAME];
+        manifest_file file = {.name = name};
+        bool there;
+        all[i].first_file = files;
+        TRY(fragment_next_file(&all[i], &file, &there));
+        for (; there; files++) {
+            TRY(manifest_text_file(out, &file, files == 0));
+            TRY(fragment_next_file(&all[i], &file, &there));
+        }
         TRY(next_tensor(&all[i]));
-    for (const fragment_entry *next; (next = find_next(all, count)); first = false)
+    }
+    for (bool first = true;; first = false) {
+        const fragment_entry *next = NULL; /* the smallest; NULL if every fragment is at its end */
+        for (int i = 0; i < count; i++)
+            if (all[i].has_next && (!next || compare_entries(&all[i].next, next) < 0))
+                next = &all[i].next;
+        if (!next)
+            return first ? status_fail(STATUS_FAILED, "%s: no rank has a tensor to save", where) : STATUS_OK;
         TRY(merge_tensor(out, all, count, next, first, pieces, where));
-    if (first)
-        return status_fail(STATUS_FAILED, "%s: no rank has a tensor to save", where);
-    return STATUS_OK;
+    }
 }

@@ -22,11 +22,14 @@ typedef struct fragment_owner {
 
 /* ---- writing, in this order: the head, every file, every tensor followed by its pieces, the end ---- */
 
-status fragment_put_head(direct *out, const fragment_owner *owner);
+/* Returns the first line of a fragment, or of another kind of file that a rank owns; the caller frees it. */
+char *fragment_head(const char *kind, const fragment_owner *owner);
 status fragment_put_file(direct *out, const manifest_file *file);
 status fragment_put_tensor(direct *out, const char *section, dtype type, const rectangle *of);
 status fragment_put_piece(direct *out, int dims, const manifest_piece *piece);
-status fragment_put_end(direct *out);
+/* The end, with the checksum of all before it */
+#define FRAGMENT_TAIL       "end %08x\n"
+#define FRAGMENT_TAIL_BYTES 13
 
 /* Orders tensors in a fragment by section, then by name. */
 int fragment_order(const char *section, const char *name, const char *other_section, const char *other_name);

@@ -17,6 +17,7 @@
 
 #define META      "meta.json"
 #define META_TAIL "\n%08x\n"
+#define SEAL      "seal-%05d"
 
 enum { META_TAIL_BYTES = 10 };
 
@@ -49,26 +50,8 @@ static status add_file(share *out, const char *folder, const char *name)
     return STATUS_OK;
 }
 
-/* Receives each file of a fragment; `name` is its path within the two folders. */
+/* Receives each file of a share; its name is its path within the two folders. */
 typedef status visitor(void *context, const manifest_file *file);
-
-static status visit_fragments(const char *folder, const fragment_owner *owner, visitor *each, void *context)
-{
-    RELEASED_BY(fragment_close) fragment f = {0};
-    AUTO_FREE char *path = checkpoint_fragment(folder, owner->rank);
-    char name[FRAGMENT_NAME];
-    manifest_file file = {.name = name};
-    bool there = true;
-    TRY(fragment_open(&f, path, owner));
-    for (;;) {
-        TRY(fragment_next_file(&f, &file, &there));
-        if (!there)
-            return STATUS_OK;
-        if (strchr(name, '/'))
-            return status_fail(STATUS_FAILED, "%s names a file %s", path, name);
-        TRY(each(context, &file));
-    }
-}
 
 typedef struct listing {
     share *out;
@@ -81,16 +64,22 @@ static status list_file(void *context, const manifest_file *file)
     return add_file(l->out, l->folder, file->name);
 }
 
-static char *seal_name(int rank)
-{
-    return must_format("seal-%05d", rank);
-}
-
 /* Visits all files but the seal, the fragment last. */
 static status visit_all(const char *folder, const fragment_owner *owner, visitor *each, void *context)
 {
+    RELEASED_BY(fragment_close) fragment f = {0};
     AUTO_FREE char *path = checkpoint_fragment(folder, owner->rank);
-    TRY(visit_fragments(folder, owner, each, context));
+    char name[FRAGMENT_NAME];
+    manifest_file file = {.name = name};
+    bool there = true;
+    TRY(fragment_open(&f, path, owner));
+    TRY(fragment_next_file(&f, &file, &there));
+    while (there) {
+        if (strchr(name, '/'))
+            return status_fail(STATUS_FAILED, "%s names a file %s", path, name);
+        TRY(each(context, &file));
+        TRY(fragment_next_file(&f, &file, &there));
+    }
     if (owner->rank == 0)
         TRY(each(context, &(manifest_file){.name = (char[]){META}}));
     return each(context, &(manifest_file){.name = strrchr(path, '/') + 1});
@@ -98,7 +87,7 @@ static status visit_all(const char *folder, const fragment_owner *owner, visitor
 
 status share_list(share *out, const char *folder, const fragment_owner *owner)
 {
-    AUTO_FREE char *seal = seal_name(owner->rank);
+    AUTO_FREE char *seal = must_format(SEAL, owner->rank);
     *out = (share){0};
     TRY(visit_all(folder, owner, list_file, &(listing){out, folder}));
     TRY(add_file(out, folder, seal));
@@ -116,11 +105,6 @@ status share_list(share *out, const char *folder, const fragment_owner *owner)
  *     end CHECKSUM
  *
  * the last one of the text before that line. */
-
-static char *head_text(const fragment_owner *owner)
-{
-    return must_format("seal 1 %s %s %d %d\n", owner->run, owner->name, owner->rank, owner->ranks);
-}
 
 static char *line_text(const uint8_t *secret, const char *name, const mapping *file)
 {
@@ -156,8 +140,8 @@ static status put_text(const char *path, const char *text, char *buffer)
 status share_seal(const char *folder, const fragment_owner *owner, const uint8_t secret[SHARE_SECRET], char *buffer)
 {
     char checksum[SHARE_SUM];
-    AUTO_FREE char *name = seal_name(owner->rank), *path = must_format("%s/%s", folder, name);
-    sealing c = {folder, secret, head_text(owner)};
+    AUTO_FREE char *path = must_format("%s/" SEAL, folder, owner->rank);
+    sealing c = {folder, secret, fragment_head("seal", owner)};
     status s = visit_all(folder, owner, seal_file, &c);
     AUTO_FREE char *text = c.text;
     TRY(s);
@@ -184,8 +168,7 @@ static status find_damaged(copying *c, const char *name)
 /* Reads the seal's lines, checked. */
 static status read_seal(copying *c, const fragment_owner *owner)
 {
-    AUTO_FREE char *name = seal_name(owner->rank), *path = must_format("%s/%s", c->folder, name),
-                   *head = head_text(owner);
+    AUTO_FREE char *path = must_format("%s/" SEAL, c->folder, owner->rank), *head = fragment_head("seal", owner);
     char checksum[SHARE_SUM];
     int64_t bytes;
     TRY(reading_file(&c->seal, &bytes, path));
@@ -193,7 +176,7 @@ static status read_seal(copying *c, const fragment_owner *owner)
     bool good = c->seal && body > 0 && !strncmp(c->seal, head, strlen(head));
     share_sum(checksum, c->from->secret, c->seal, good ? body : 0);
     AUTO_FREE char *end = must_format("end %s\n", checksum);
-    return good && !strcmp(c->seal + body, end) ? STATUS_OK : find_damaged(c, name);
+    return good && !strcmp(c->seal + body, end) ? STATUS_OK : find_damaged(c, strrchr(path, '/') + 1);
 }
 
 /* Finds a file in the seal. */

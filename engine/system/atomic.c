@@ -24,12 +24,6 @@ struct atomic_file {
     char *buffer;
 };
 
-static status fail_file(const char *what, const char *path)
-{
-    return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(errno),
-                       errno == ENOSPC || errno == EDQUOT ? " (free some, then try again)" : "");
-}
-
 /* Looks for a file; false with errno: still unknown after retries. */
 static bool path_exists(bool *there, const char *path)
 {
@@ -45,7 +39,7 @@ bool atomic_exists(const char *path)
 
 status atomic_look(bool *there, const char *path)
 {
-    return path_exists(there, path) ? STATUS_OK : fail_file("tell whether there is", path);
+    return path_exists(there, path) ? STATUS_OK : retry_failed("tell whether there is", path);
 }
 
 int atomic_create(const char *path, mode_t mode)
@@ -74,7 +68,7 @@ static status open_new(atomic_file **out, const char *path, mode_t mode)
     f->temporary = must_format("%s.tmp", path);
     f->descriptor = RETRY(f->temporary, atomic_create(f->temporary, mode));
     if (f->descriptor < 0) {
-        status s = fail_file("create", f->temporary);
+        status s = retry_failed("create", f->temporary);
         free_file(f);
         return s;
     }
@@ -108,7 +102,7 @@ static status write_bytes(atomic_file *f, const char *data, int64_t bytes)
 {
     int64_t wrote = atomic_write_all(f->descriptor, data, bytes, -1);
     f->written += wrote;
-    return wrote == bytes ? STATUS_OK : fail_file("write", f->temporary);
+    return wrote == bytes ? STATUS_OK : retry_failed("write", f->temporary);
 }
 
 static status flush_buffer(atomic_file *f)
@@ -152,14 +146,14 @@ void atomic_abandon(atomic_file *f)
 status atomic_sync(atomic_file *f)
 {
     TRY(flush_buffer(f));
-    return fsync(f->descriptor) == 0 ? STATUS_OK : fail_file("fsync", f->temporary);
+    return fsync(f->descriptor) == 0 ? STATUS_OK : retry_failed("fsync", f->temporary);
 }
 
 status atomic_commit(atomic_file *f)
 {
     status s = atomic_sync(f);
     if (close(f->descriptor) != 0 && s == STATUS_OK)
-        s = fail_file("close", f->temporary); /* NFS reports a full disk here */
+        s = retry_failed("close", f->temporary); /* NFS reports a full disk here */
     f->descriptor = -1;
     if (s == STATUS_OK)
         s = atomic_rename(f->temporary, f->path);
@@ -213,10 +207,10 @@ status atomic_sync_folder(const char *path)
 {
     AUTO_CLOSE descriptor = RETRY(path, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (descriptor < 0)
-        return fail_file("open folder", path);
+        return retry_failed("open folder", path);
     /* EINVAL: folders need no fsync here */
     bool good = RETRY(path, fsync(descriptor) == 0 || errno == EINVAL ? 0 : -1) == 0;
-    return good ? STATUS_OK : fail_file("fsync folder", path);
+    return good ? STATUS_OK : retry_failed("fsync folder", path);
 }
 
 static status sync_parent(const char *path)
@@ -259,7 +253,7 @@ static status make_folder(const char *path)
             return STATUS_OK;
     }
     errno = error;
-    return fail_file("make folder", path);
+    return retry_failed("make folder", path);
 }
 
 status atomic_make_folders(const char *path)
@@ -280,11 +274,11 @@ status atomic_make_own_folder(const char *path)
     bool there;
     TRY(reading_look_at_link(&there, &info, path));
     if (there && S_ISLNK(info.st_mode) && unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
-        return fail_file("remove the link", path); /* EISDIR: another rank has made the folder meanwhile */
+        return retry_failed("remove the link", path); /* EISDIR: another rank has made the folder meanwhile */
     TRY(atomic_make_folders(path));
     TRY(reading_look_at_link(&there, &info, path));
     errno = there ? ENOTDIR : ENOENT;
-    return there && S_ISDIR(info.st_mode) ? STATUS_OK : fail_file("make folder", path);
+    return there && S_ISDIR(info.st_mode) ? STATUS_OK : retry_failed("make folder", path);
 }
 
 /* Removes `name` in folder `parent`; `path` is its full name, for messages. */
@@ -293,11 +287,11 @@ static status remove_at(int parent, const char *name, const char *path)
     if (RETRY(path, unlinkat(parent, name, 0)) == 0 || errno == ENOENT)
         return STATUS_OK;
     if (errno != EISDIR && errno != EPERM) /* Linux says EISDIR for a folder, POSIX EPERM */
-        return fail_file("remove", path);
+        return retry_failed("remove", path);
     int descriptor = RETRY(path, openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     DIR *folder = descriptor < 0 ? NULL : fdopendir(descriptor);
     if (!folder) {
-        status s = fail_file("remove", path);
+        status s = retry_failed("remove", path);
         if (descriptor >= 0)
             close(descriptor);
         return s;
@@ -310,7 +304,7 @@ static status remove_at(int parent, const char *name, const char *path)
         }
     closedir(folder);
     if (s == STATUS_OK && RETRY(path, unlinkat(parent, name, AT_REMOVEDIR)) != 0 && errno != ENOENT)
-        s = fail_file("remove", path);
+        s = retry_failed("remove", path);
     return s;
 }
 

@@ -9,13 +9,13 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
+#include "engine/system/retry.h"
 #include "memory/log.h"
 
 static status fail_file(int *error, const char *what, const char *path)
 {
     *error = errno;
-    return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(*error),
-                       *error == ENOSPC || *error == EDQUOT ? " (free some, then try again)" : "");
+    return retry_failed(what, path);
 }
 
 static bool to_cache(bool *past_cache, int descriptor)
@@ -39,33 +39,26 @@ status direct_open(direct *d, const char *path, char *buffer, int64_t capacity)
     return STATUS_OK;
 }
 
-static status write_bytes(direct *d, const char *data, int64_t bytes)
+static status flush_buffer(direct *d)
 {
-    while (bytes > 0) {
-        ssize_t wrote = write(d->descriptor, data, (size_t)bytes);
+    int64_t bytes = d->used, done = 0;
+    d->used = 0;
+    while (done < bytes) {
+        int64_t left = bytes - done, whole = left / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT;
+        /* The end of a file, or what a torn write has left, is no whole block. */
+        if (d->past_cache && (!whole || done % DIRECT_ALIGNMENT) && !to_cache(&d->past_cache, d->descriptor))
+            return fail_file(&d->error, "write", d->path);
+        ssize_t wrote = write(d->descriptor, d->buffer + done, (size_t)(d->past_cache ? whole : left));
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote < 0 && errno == EINVAL && d->past_cache && to_cache(&d->past_cache, d->descriptor))
             continue; /* opening allowed it, writing does not */
         if (wrote < 0)
             return fail_file(&d->error, "write", d->path);
-        data += wrote;
-        bytes -= wrote;
+        done += wrote;
         d->written += wrote;
-        if (bytes % DIRECT_ALIGNMENT && d->past_cache && !to_cache(&d->past_cache, d->descriptor))
-            return fail_file(&d->error, "write", d->path); /* a torn write has left an unaligned rest */
     }
     return STATUS_OK;
-}
-
-static status flush_buffer(direct *d)
-{
-    int64_t whole = d->past_cache ? d->used / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT : d->used, rest = d->used - whole;
-    d->used = 0;
-    TRY(write_bytes(d, d->buffer, whole));
-    if (rest > 0 && d->past_cache && !to_cache(&d->past_cache, d->descriptor)) /* the end of a file is no whole block */
-        return fail_file(&d->error, "write", d->path);
-    return write_bytes(d, d->buffer + whole, rest);
 }
 
 status direct_print(direct *d, const char *format, ...)
@@ -85,25 +78,20 @@ char *direct_room(direct *d, int64_t *room)
     return d->buffer + d->used;
 }
 
-/* Checksums and checks values in blocks that stay in the processor's cache between the two. */
-static uint32_t look_at(direct_values *of, const char *data, int64_t bytes)
-{
-    enum { BLOCK = 8 * 3 * 4096 };
-    uint32_t crc = 0;
-    for (int64_t done = 0, now; done < bytes; done += now) {
-        now = bytes - done < BLOCK ? bytes - done : BLOCK;
-        crc = crc32c(crc, data + done, now);
-        of->finite = of->finite && dtype_all_finite(of->type, data + done, now / dtype_bytes(of->type));
-    }
-    of->crc32c = crc32c_combine(of->crc32c, crc, bytes);
-    return crc;
-}
-
 status direct_added(direct *d, int64_t bytes, direct_values *of)
 {
-    const char *data = d->buffer + d->used;
-    uint32_t here = of ? look_at(of, data, bytes) : crc32c(0, data, bytes);
-    d->crc32c = crc32c_combine(d->crc32c, here, bytes);
+    enum { BLOCK = 8 * 3 * 4096 }; /* stays in the processor's cache between checksum and check */
+    uint32_t crc = 0;
+    for (int64_t done = 0, now; done < bytes; done += now) {
+        const char *data = d->buffer + d->used + done;
+        now = bytes - done < BLOCK ? bytes - done : BLOCK;
+        crc = crc32c(crc, data, now);
+        if (of)
+            of->finite = of->finite && dtype_all_finite(of->type, data, now / dtype_bytes(of->type));
+    }
+    if (of)
+        of->crc32c = crc32c_combine(of->crc32c, crc, bytes);
+    d->crc32c = crc32c_combine(d->crc32c, crc, bytes);
     d->used += bytes;
     MUST(d->used <= d->capacity, "%lld bytes in a buffer of %lld", (long long)d->used, (long long)d->capacity);
     return d->used == d->capacity ? flush_buffer(d) : STATUS_OK;
@@ -142,27 +130,11 @@ status direct_close(direct *d, status written)
 
 /* ---- reading back ---- */
 
-/* Reads up to the buffer's capacity, fewer at the file's end; -1 with errno */
-static int64_t fill_buffer(int descriptor, bool *past_cache, char *buffer, int64_t capacity)
-{
-    int64_t got = 0;
-    while (got < capacity) {
-        ssize_t now = read(descriptor, buffer + got, (size_t)(capacity - got));
-        if (now < 0 && (errno == EINTR || (errno == EINVAL && *past_cache && to_cache(past_cache, descriptor))))
-            continue;
-        if (now <= 0)
-            return now < 0 ? -1 : got;
-        got += now;
-        if (got % DIRECT_ALIGNMENT) /* only a file's end is no whole block */
-            return got;
-    }
-    return got;
-}
-
 status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, char *buffer, int64_t capacity)
 {
     uint32_t found = 0;
-    int64_t done = 0, now;
+    int64_t done = 0;
+    ssize_t now;
     int descriptor = open(path, O_RDONLY | O_DIRECT | O_NONBLOCK | O_CLOEXEC); /* reads past the cache, if possible */
     bool past_cache = descriptor >= 0;
     if (!past_cache && errno == EINVAL)
@@ -171,7 +143,11 @@ status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, 
         return fail_file(error, "open", path);
     if (!past_cache) /* drops clean pages only: written bytes have been fsynced */
         (void)posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
-    while ((now = fill_buffer(descriptor, &past_cache, buffer, capacity)) > 0) {
+    while ((now = read(descriptor, buffer, (size_t)capacity)) != 0) {
+        if (now < 0 && (errno == EINTR || (errno == EINVAL && past_cache && to_cache(&past_cache, descriptor))))
+            continue;
+        if (now < 0)
+            break;
         found = crc32c(found, buffer, now);
         done += now;
     }

@@ -32,7 +32,7 @@ status mapping_open(mapping *out, const char *path)
 {
     bool regular = true;
     if (RETRY(path, try_map(out, &regular, path) ? 0 : -1) != 0)
-        return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(errno));
+        return retry_failed("open", path);
     if (regular)
         return STATUS_OK;
     *out = (mapping){0};

@@ -13,11 +13,6 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-static status fail_file(const char *what, const char *path)
-{
-    return status_fail(STATUS_FAILED, "cannot %s %s: %s", what, path, strerror(errno));
-}
-
 static bool is_absent(int error)
 {
     return error == ENOENT || error == ENOTDIR;
@@ -69,7 +64,7 @@ status reading_at(int64_t *got, void *to, const char *path, int64_t offset, int6
     if (RETRY(path, try_at(got, to, path, offset, bytes) ? 0 : -1) == 0)
         return STATUS_OK;
     *got = -1;
-    return is_absent(errno) ? STATUS_OK : fail_file("read", path);
+    return is_absent(errno) ? STATUS_OK : retry_failed("read", path);
 }
 
 status reading_file(char **out, int64_t *bytes, const char *path)
@@ -134,7 +129,7 @@ status reading_folder(reading_names *out, const char *path)
     *out = (reading_names){0};
     if (RETRY(path, try_folder(out, path) ? 0 : -1) == 0)
         return STATUS_OK;
-    status s = is_absent(errno) && !out->there ? STATUS_OK : fail_file("list", path);
+    status s = is_absent(errno) && !out->there ? STATUS_OK : retry_failed("list", path);
     int error = errno;
     reading_names_free(out);
     errno = error;
@@ -154,13 +149,13 @@ void reading_names_free(reading_names *n)
 status reading_real_path(char **out, const char *path)
 {
     RETRY(path, (*out = realpath(path, NULL)) ? 0 : -1);
-    return *out || is_absent(errno) ? STATUS_OK : fail_file("resolve", path);
+    return *out || is_absent(errno) ? STATUS_OK : retry_failed("resolve", path);
 }
 
 static status stat_path(bool *there, struct stat *out, const char *path, bool follow)
 {
     *there = RETRY(path, follow ? stat(path, out) : lstat(path, out)) == 0;
-    return *there || is_absent(errno) ? STATUS_OK : fail_file("look at", path);
+    return *there || is_absent(errno) ? STATUS_OK : retry_failed("look at", path);
 }
 
 status reading_look(bool *there, struct stat *out, const char *path)

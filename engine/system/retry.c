@@ -38,3 +38,9 @@ bool retry_again(retry *r, int error, const char *path)
     errno = error;
     return again;
 }
+
+status retry_failed(const char *what, const char *path)
+{
+    return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(errno),
+                       errno == ENOSPC || errno == EDQUOT ? " (free some, then try again)" : "");
+}

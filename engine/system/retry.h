@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <stdbool.h>
 
+#include "memory/status.h"
+
 typedef struct retry {
     int failures;
 } retry;
@@ -16,6 +18,9 @@ typedef struct retry {
 /* Decides whether a call on `path` that failed with errno `error` is tried again. true, after a pause that doubles with
  * each failure: retry. false: give up; errno is `error`. */
 bool retry_again(retry *r, int error, const char *path);
+
+/* Fails with "cannot WHAT PATH: " and why, by errno. */
+status retry_failed(const char *what, const char *path);
 
 /* Repeats a call on `path` that returns a negative number, with errno, on failure, while that may help; its last
  * value. */

@@ -24,7 +24,7 @@ plan_update plan_price_update(const profile *h, const compiled *c);
  * values that are made of them. */
 
 /* Sets o->transfers: as the layout says, or by the built-in prices of `with`; NULL: of o->device, or of the one that
- * the backend names (profile_compiled_for()). */
+ * the backend names (profile_compiled_for()). Prices choose no slots where rows are dropped. */
 void transfer_choose(compile_options *o, const devices_row *with);
 
 /* Latent attention: context ranks gather either latents, from which each makes the keys and values of all tokens, or
@@ -41,5 +41,3 @@ double latent_width(const compile_options *o, bool gathers);
 
 /* Seconds of a layer's transfers of tokens, of one micro-batch, there and back, forward and backward. */
 double dispatch_seconds(const compile_options *o, const profile *p, bool slots);
-/* True if tokens travel in slots: as the layout says, or by profile_compiled_for(); never where rows are dropped. */
-bool dispatch_by_slots(const compile_options *o);

@@ -26,12 +26,16 @@ static const built_in profiles[] = {
 
 enum { PROFILES = sizeof profiles / sizeof *profiles };
 
-/* Combines the profile's figures with those of its device's row. */
-static profile profile_on(const built_in *from)
+profile profile_named(const char *name)
 {
-    profile p = from->as;
+    const built_in *from = profiles;
+    while (from < profiles + PROFILES && strcmp(from->name, name) != 0)
+        from++;
+    if (from == profiles + PROFILES)
+        return (profile){0};
     const devices_row *d = devices_named(from->device);
     MUST(d, "no device %s", from->device);
+    profile p = from->as;
     snprintf(p.name, sizeof p.name, "%s", from->name);
     p.device = d;
     memcpy(p.peak, d->peak, sizeof p.peak);
@@ -39,14 +43,6 @@ static profile profile_on(const built_in *from)
     p.memory = d->memory;
     p.node = p.node > 0 ? p.node : d->node;
     return p;
-}
-
-profile profile_named(const char *name)
-{
-    for (int i = 0; i < PROFILES; i++)
-        if (!strcmp(profiles[i].name, name))
-            return profile_on(&profiles[i]);
-    return (profile){0};
 }
 
 profile profile_compiled_for(const compile_options *o)
@@ -295,17 +291,6 @@ static double model_op(const profile *p, const op *o)
 
 /* ---- measured ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the squared distance of two sizes in log space. */
-static double size_distance(const double a[3], const double b[3])
-{
-    double sum = 0;
-    for (int i = 0; i < 3; i++) {
-        double d = log((a[i] + 1) / (b[i] + 1));
-        sum += d * d;
-    }
-    return sum;
-}
-
 static int threads_of(const profile *p, int threads)
 {
     return p->cores == 0 ? 1 : threads > 0 && threads < p->cores ? threads : p->cores;
@@ -317,7 +302,8 @@ static double core_slowdown(const profile *p, int threads)
     return p->cores ? (double)p->cores / threads_of(p, threads) : 1;
 }
 
-/* Returns measured / modelled time: the mean over the points of this kind, weighted by distance; 1 without points. */
+/* Returns measured / modelled time: the mean over the points of this kind, weighted by distance in log space; 1 without
+ * points. */
 static double measured_factor(const profile *p, op_kind kind, dtype type, bool adds, const double size[3])
 {
     double weight = 0, share = 0;
@@ -325,8 +311,13 @@ static double measured_factor(const profile *p, op_kind kind, dtype type, bool a
         const profile_point *at = &p->points[i];
         if (at->kind != kind || at->type != type || at->adds != adds)
             continue;
-        double other = 2 * log((double)threads_of(p, at->threads) / threads_of(p, p->threads));
-        double far = size_distance(size, at->size) + other * other, w = 1 / (far * far + 1e-9);
+        double other = 2 * log((double)threads_of(p, at->threads) / threads_of(p, p->threads)), far = 0;
+        for (int k = 0; k < 3; k++) {
+            double d = log((size[k] + 1) / (at->size[k] + 1));
+            far += d * d;
+        }
+        far += other * other;
+        double w = 1 / (far * far + 1e-9);
         weight += w;
         share += w * log(at->seconds / at->model);
     }
@@ -402,15 +393,6 @@ double profile_rate(const profile *p, const grid *g, axis a)
     return rate < p->node ? rate : p->node;
 }
 
-/* Returns the rate of an all_to_all, where each member's part travels alone: parts to other nodes use this rank's own
- * port, and overlap with parts within the node. */
-static double exchange_rate(const profile *p, const grid *g, axis a)
-{
-    int members = grid_group_size(g, a), near = members_on_node(p, g, a);
-    double within = (near - 1) / p->node, beyond = (members - near) / p->network;
-    return (members - 1) / (within > beyond ? within : beyond);
-}
-
 static double model_transfer(const profile *p, bool leaves, double rate, double bytes, int members)
 {
     int hops = members - 1;
@@ -438,9 +420,16 @@ profile_point profile_point_of_transfer(const profile *p, op_kind kind, double b
 double profile_collective(const profile *p, const grid *g, axis a, op_kind kind, double bytes)
 {
     bool leaves = profile_leaves_node(p, g, a);
-    bool apart = leaves && (op_rows[kind].flags & OP_EXCHANGE);
-    double rate = apart ? exchange_rate(p, g, a) : profile_rate(p, g, a);
-    return transfer_seconds(p, kind, leaves, rate, bytes, grid_group_size(g, a));
+    int members = grid_group_size(g, a);
+    double rate = profile_rate(p, g, a);
+    if (leaves && (op_rows[kind].flags & OP_EXCHANGE)) {
+        /* Each member's part of an all_to_all travels alone: parts to other nodes use this rank's own port, and overlap
+         * with parts within the node. */
+        int near = members_on_node(p, g, a);
+        double within = (near - 1) / p->node, beyond = (members - near) / p->network;
+        rate = (members - 1) / (within > beyond ? within : beyond);
+    }
+    return transfer_seconds(p, kind, leaves, rate, bytes, members);
 }
 
 double profile_message(const profile *p, const grid *g, int peer, double bytes)

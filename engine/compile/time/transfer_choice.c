@@ -26,66 +26,46 @@ double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
     return (GATHERED + (w.count > 0)) * profile_collective(p, &g, AXIS_EXPERT, OP_all_gather, others * tokens * row);
 }
 
-bool dispatch_by_slots(const compile_options *o)
-{
-    if (o->layout.expert <= 1 || o->layout.expert_dispatch != CONFIG_DISPATCH_AUTO)
-        return o->layout.expert > 1 && o->layout.expert_dispatch == CONFIG_DISPATCH_SLOTS;
-    if (o->shape.expert_drop) /* prices do not decide which rows are dropped */
-        return false;
-    const profile p = profile_compiled_for(o);
-    return dispatch_seconds(o, &p, true) < dispatch_seconds(o, &p, false);
-}
-
 /* ---- latents, or keys and values ---- */
 
 /* Forward they are gathered, backward their cotangents scattered; a product is done again for each of its gradients. */
 enum { TRANSFERS = 2, PRODUCTS = 3 };
 
-static double heads_of(const compile_options *o, const layer_shape *l)
-{
-    return (double)l->heads / o->grid.size[GRID_TENSOR];
-}
-
-/* Returns a layer with keys and values that cross ranks. */
-static layer_shape crossing_layer(const compile_options *o)
-{
-    return shape_layer(&o->shape, decoder_crossing_of(&o->shape).layer);
-}
-
 double latent_width(const compile_options *o, bool gathers)
 {
-    const layer_shape l = crossing_layer(o);
-    return gathers ? shape_latent_width(&l) : heads_of(o, &l) * (l.head_size + shape_value_size(&l));
+    const layer_shape l = shape_layer(&o->shape, decoder_crossing_of(&o->shape).layer);
+    const double heads = (double)l.heads / o->grid.size[GRID_TENSOR];
+    return gathers ? shape_latent_width(&l) : heads * (l.head_size + shape_value_size(&l));
 }
 
 double latent_seconds(const compile_options *o, const profile *p, bool gathers)
 {
     const grid g = grid_for_rank(&o->grid, 0); /* rank 0: all ranks choose the same */
-    const layer_shape l = crossing_layer(o);
+    const decoder_crossing crossing = decoder_crossing_of(&o->shape);
+    const layer_shape l = shape_layer(&o->shape, crossing.layer);
     const dtype type = precision_compute(o->precision);
     const double rows = (double)tokens_count(o).rank * (g.size[GRID_CONTEXT] - 1); /* other ranks' rows */
-    if (decoder_crossing_of(&o->shape).what != CROSSING_LATENTS || rows == 0)
+    if (crossing.what != CROSSING_LATENTS || rows == 0)
         return 0;
     double seconds = TRANSFERS * profile_collective(p, &g, AXIS_CONTEXT, OP_all_gather,
                                                     rows * latent_width(o, gathers) * dtype_bytes(type));
-    double product =
-        2 * rows * l.kv_lora_rank * heads_of(o, &l) * (l.head_size - l.rope_head_size + shape_value_size(&l));
+    double heads = (double)l.heads / o->grid.size[GRID_TENSOR];
+    double product = 2 * rows * l.kv_lora_rank * heads * (l.head_size - l.rope_head_size + shape_value_size(&l));
     return seconds + (gathers ? PRODUCTS * product / profile_products(p, type) : 0);
-}
-
-/* True if latents are gathered: as the layout says, or by profile_compiled_for(). */
-static bool latent_gathers(const compile_options *o)
-{
-    if (decoder_crossing_of(&o->shape).what != CROSSING_LATENTS || o->grid.size[GRID_CONTEXT] == 1 ||
-        o->layout.context_gather != CONFIG_GATHER_AUTO)
-        return o->layout.context_gather == CONFIG_GATHER_LATENT;
-    const profile p = profile_compiled_for(o);
-    return latent_seconds(o, &p, true) < latent_seconds(o, &p, false);
 }
 
 void transfer_choose(compile_options *o, const devices_row *with)
 {
     compile_options priced = *o;
     priced.device = with ? with : o->device;
-    o->transfers = (layer_transfers){.latents = latent_gathers(&priced), .slots = dispatch_by_slots(&priced)};
+    const profile p = profile_compiled_for(&priced);
+    bool latents = o->layout.context_gather == CONFIG_GATHER_LATENT;
+    bool slots = o->layout.expert_dispatch == CONFIG_DISPATCH_SLOTS;
+    if (o->layout.context_gather == CONFIG_GATHER_AUTO && o->grid.size[GRID_CONTEXT] > 1 &&
+        decoder_crossing_of(&o->shape).what == CROSSING_LATENTS)
+        latents = latent_seconds(&priced, &p, true) < latent_seconds(&priced, &p, false);
+    if (o->layout.expert_dispatch == CONFIG_DISPATCH_AUTO && o->layout.expert > 1 &&
+        !o->shape.expert_drop) /* prices do not decide which rows are dropped */
+        slots = dispatch_seconds(&priced, &p, true) < dispatch_seconds(&priced, &p, false);
+    o->transfers = (layer_transfers){.latents = latents, .slots = slots && o->layout.expert > 1};
 }

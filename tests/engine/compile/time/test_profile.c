@@ -365,18 +365,18 @@ TEST(tokens_travel_in_slots_where_that_is_faster)
                  {8, 1, true},  {64, 1, true},  {2, 2, false},  {1, 1, false}};
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         compile_options o = of_ranks(512, cases[i].expert, cases[i].active, p.device);
-        assert_int_equal(dispatch_by_slots(&o), cases[i].slots);
-        for (int rank = 1; rank < 512; rank += 101) {
+        for (int rank = 0; rank < 512; rank += 101) {
             o.grid.rank = rank;
             o.grid.at[GRID_DATA] = rank;
-            assert_int_equal(dispatch_by_slots(&o), cases[i].slots); /* whoever asks */
+            transfer_choose(&o, NULL);
+            assert_int_equal(o.transfers.slots, cases[i].slots); /* whoever asks */
         }
-        o.shape.expert_drop = true;
-        assert_false(dispatch_by_slots(&o)); /* what is dropped hangs on no price */
-        o.layout.expert_dispatch = CONFIG_DISPATCH_SLOTS;
-        assert_int_equal(dispatch_by_slots(&o), cases[i].expert > 1);
-        o.layout.expert_dispatch = CONFIG_DISPATCH_GATHER;
-        assert_false(dispatch_by_slots(&o));
+        o.shape.expert_drop = true; /* what is dropped hangs on no price */
+        for (int how = CONFIG_DISPATCH_AUTO; how <= CONFIG_DISPATCH_SLOTS; how++) {
+            o.layout.expert_dispatch = how;
+            transfer_choose(&o, NULL);
+            assert_int_equal(o.transfers.slots, how == CONFIG_DISPATCH_SLOTS && cases[i].expert > 1);
+        }
     }
 }
 

@@ -10,13 +10,13 @@
 /* Elements of a head of v, from v's columns. */
 static inline int64_t attention_v_head_size(const op *o, const tensor *v)
 {
-    return v->shape[1] / o->at.kv_heads;
+    return v->shape[1] / o->at.heads.kv;
 }
 
 /* Queries that are neighbours in a sample, and the length of a row of lse: a run, or a whole sample. */
 static inline int32_t attention_run(const op *o)
 {
-    return o->at.run ? o->at.run : o->at.sequence;
+    return o->at.attention.run ? o->at.attention.run : o->at.attention.sequence;
 }
 
 /* Fills `size` with the queries, the keys of a sample, and the width of all heads of q. */
@@ -40,7 +40,7 @@ typedef struct latent_sizes {
 /* Sizes of a latent_decode. */
 static inline latent_sizes latent_sizes_of(const op *o)
 {
-    int64_t heads = o->at.heads, rope = o->in[2]->shape[1], nope = o->in[0]->shape[1] / heads - rope;
+    int64_t heads = o->at.heads.q, rope = o->in[2]->shape[1], nope = o->in[0]->shape[1] / heads - rope;
     int64_t rank = o->in[1]->shape[1];
     return (latent_sizes){.heads = heads,
                           .nope = nope,
@@ -53,11 +53,11 @@ static inline latent_sizes latent_sizes_of(const op *o)
 /* Heads of k that the op rope rotates: without kv_heads it is one, which all heads of q read. */
 static inline int32_t latent_key_heads(const op *o)
 {
-    return o->at.kv_heads ? o->at.kv_heads : 1;
+    return o->at.heads.kv ? o->at.heads.kv : 1;
 }
 
 /* Number of elements that the op rope leaves unrotated at the start of each head of q. */
 static inline int64_t latent_unrotated(const op *o)
 {
-    return o->at.kv_heads ? 0 : o->at.head_size - o->in[1]->shape[1];
+    return o->at.heads.kv ? 0 : o->at.heads.size - o->in[1]->shape[1];
 }

@@ -34,7 +34,7 @@ static tensor *attend(recorder *r, const attention_layer *a, const layer_inputs 
 {
     tensor *token_positions = in->run ? in->token_positions : NULL;
     if (in->zigzag)
-        at.group_size = r->grid.group[AXIS_CONTEXT].ranks, at.group_rank = r->grid.group[AXIS_CONTEXT].rank;
+        at.attention.ranks = r->grid.group[AXIS_CONTEXT].ranks, at.attention.rank = r->grid.group[AXIS_CONTEXT].rank;
     if (!r->training || !in->max_logits || tensor_elements(in->max_logits) == 0)
         return record_attention(r, "attention/attention", heads, in->document_start, token_positions, sinks, &at);
     tensor *max_logits = recorder_row(r, in->max_logits, a->index);
@@ -46,32 +46,27 @@ static tensor *attend(recorder *r, const attention_layer *a, const layer_inputs 
 
 static op_attributes attributes_of(const attention_layer *a, const layer_inputs *in)
 {
-    return (op_attributes){.heads = a->heads,
-                           .kv_heads = a->kv_heads,
-                           .head_size = a->head_size,
-                           .sequence = in->sequence,
-                           .window = a->window,
-                           .run = in->run,
-                           .scale = a->multiplier != 0 ? (float)a->multiplier : 1.0f / sqrtf((float)a->head_size),
-                           .cap = (float)a->cap,
-                           .epsilon = in->epsilon};
+    return (op_attributes){
+        .heads = {a->heads, a->kv_heads, a->head_size},
+        .attention = {.sequence = in->sequence,
+                      .window = a->window,
+                      .run = in->run,
+                      .scale = a->multiplier != 0 ? (float)a->multiplier : 1.0f / sqrtf((float)a->head_size),
+                      .cap = (float)a->cap}};
 }
 
-/* Normalises q and k; `at` describes their heads. */
-static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, op_attributes at)
+/* Normalises q and k. */
+static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, float epsilon)
 {
     tensor *wq = recorder_weight(r, a->q_norm), *wk = recorder_weight(r, a->k_norm);
-    at.offset = a->norm_offset;
-    if (!a->width_norm) {
-        record_head_norm(r, "attention/head_norm", heads, wq, wk, &at);
-        return;
-    }
     int64_t ranks = r->grid.group[AXIS_TENSOR].ranks;
-    const op_attributes all = {.width[0] = heads->q->shape[1] * ranks,
-                               .width[1] = heads->k->shape[1] * ranks,
-                               .epsilon = at.epsilon,
-                               .offset = at.offset};
-    record_width_norm(r, "attention/width_norm", heads, wq, wk, &all);
+    const op_attributes at = {
+        .heads = {a->heads, a->kv_heads, a->head_size},
+        .norm = {epsilon, a->norm_offset, {heads->q->shape[1] * ranks, heads->k->shape[1] * ranks}}};
+    if (a->width_norm)
+        record_width_norm(r, "attention/width_norm", heads, wq, wk, &at);
+    else
+        record_head_norm(r, "attention/head_norm", heads, wq, wk, &at);
 }
 
 /* Computes attention from its own keys and values, up to its last product: [tokens, heads v_head_size]. */
@@ -83,10 +78,9 @@ static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_i
     tensor *qkv = record_linear(r, "attention/qkv", full, recorder_weight(r, a->qkv), bias); /* heads over the ranks */
     record_qkv heads = record_split_heads(r, qkv, &at);
     if (a->q_norm)
-        normalise(r, a, &heads, at);
+        normalise(r, a, &heads, in->epsilon);
     if (a->rotary) {
-        op_attributes rope = at;
-        rope.interleaved = a->interleaved;
+        const op_attributes rope = {.heads = at.heads, .rotation.interleaved = a->interleaved};
         record_rope(r, "attention/rope", &heads, in->positions, a->local ? in->rope_table_local : in->rope_table,
                     &rope);
     }
@@ -161,9 +155,7 @@ static tensor *attend_latents(recorder *r, const attention_layer *a, const layer
     /* k: one head for all, [tokens, rotated] */
     record_qkv heads = {.q = make_queries(r, a, from->x),
                         .k = layer_enter(r, take_columns(r, "attention/copy key", down, l->rank, l->rotated))};
-    op_attributes rope = at;
-    rope.kv_heads = 0;
-    rope.interleaved = a->interleaved;
+    const op_attributes rope = {.heads = {.q = a->heads, .size = a->head_size}, .rotation.interleaved = a->interleaved};
     record_rope(r, "attention/rope", &heads, in->positions, in->rope_table, &rope);
     if (from->states) {
         const record_latent new = {heads.q, latent, heads.k, recorder_weight(r, l->kv_up)};

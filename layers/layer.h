@@ -13,14 +13,12 @@
 enum layer_input {
 #define INPUT(name, ...) INPUT_##name,
 #include "layers/inputs.def"
-#undef INPUT
     INPUT_COUNT,
 };
 
 enum layer_value {
 #define VALUE(name, ...) VALUE_##name,
 #include "layers/values.def"
-#undef VALUE
     VALUE_COUNT,
 };
 
@@ -54,7 +52,6 @@ typedef struct layer_inputs {
         struct {
 #define INPUT(name, ...) tensor *name;
 #include "layers/inputs.def"
-#undef INPUT
         };
         /* int32 [micro-batches, tokens of a micro-batch]; no rows: not given; of a layer [tokens], or NULL */
         tensor *ids[INPUT_COUNT];
@@ -63,7 +60,6 @@ typedef struct layer_inputs {
         struct {
 #define VALUE(name, ...) tensor *name;
 #include "layers/values.def"
-#undef VALUE
         };
         tensor *value[VALUE_COUNT];
     };

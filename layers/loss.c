@@ -27,7 +27,7 @@ static tensor *record_cap(recorder *r, const loss_layer *l, tensor *logits)
 /* Makes the gradient of the head's output from that of the logits. */
 static tensor *record_cap_gradient(recorder *r, const loss_layer *l, tensor *dlogits, tensor *logits)
 {
-    op back = {.kind = OP_soft_cap_grad, .in = {dlogits, logits}, .at = {.cap = (float)l->cap}};
+    op back = {.kind = OP_soft_cap_grad, .in = {dlogits, logits}, .at.constants.cap = (float)l->cap};
     return l->cap != 0 ? recorder_record(r, "loss/dcap", &back, 1, NULL)->out[0] : dlogits;
 }
 

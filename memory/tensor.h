@@ -12,7 +12,7 @@
 
 #include "memory/dtype.h"
 
-enum { TENSOR_DIMS = 3, TENSOR_SLOTS = 8 };
+enum { TENSOR_DIMS = 3, TENSOR_SLOTS = 16 };
 
 /* Use of a tensor's bytes: the columns of `phalanx plan`. All but the last three are persistent. */
 typedef enum tensor_class {

@@ -41,7 +41,6 @@ typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_devic
 typedef enum config_optimizer {
 #define OPTIMIZER(name, ...) CONFIG_OPTIMIZER_##name,
 #include "engine/config/optimizers.def"
-#undef OPTIMIZER
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
 typedef enum config_offload { CONFIG_OFFLOAD_NONE, CONFIG_OFFLOAD_OPTIMIZER } config_offload;

@@ -22,7 +22,6 @@ static const char *const widths[] = {
 #define KEPT_false(word)
 #define PRECISION(name, word, compute, master, product, cotangent, peak, rounded, scales, kept) KEPT_##kept(word)
 #include "kernels/table/precision.def"
-#undef PRECISION
 #undef KEPT_false
 #undef KEPT_true
     NULL};
@@ -30,7 +29,6 @@ static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
 static const char *const optimizers[] = {
 #define OPTIMIZER(name, ...) #name,
 #include "engine/config/optimizers.def"
-#undef OPTIMIZER
     NULL};
 static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};

@@ -152,9 +152,9 @@ static void note_writes(verify *v)
     for (int i = 0; i < v->list->count; i++) {
         const op *o = v->list->ops[i], *writes = o;
         if (op_starts(o))
-            started[o->at.request] = o;
+            started[o->where.request] = o;
         if (op_waits(o))
-            writes = started[o->at.request];
+            writes = started[o->where.request];
         if (writes)
             note_op(v, writes, i);
     }

@@ -30,7 +30,6 @@ void batch_scalars(const compiled *of, executor *e, const config *c, const batch
     *s = (step_scalars){
 #define SCALAR(type, name, value) .name = (type)(value),
 #include "kernels/table/scalars.def"
-#undef SCALAR
     };
     if (tensor_elements(v->mtp_scalars) == 0)
         return;

@@ -24,7 +24,7 @@ typedef struct range {
     int64_t at, bytes;
 } range;
 
-/* A call of comm.h for one op that communicates, or for several launched together (attributes.bundle). Built before the
+/* A call of comm.h for one op that communicates, or for several launched together (where.bundle). Built before the
  * first step. */
 typedef struct launch {
     comm_call call;
@@ -91,16 +91,16 @@ static status open_groups(executor *e, bool varies)
 static void make_call(comm_call *call, executor *e, const op *o)
 {
     int row = groups_of(&e->groups, o, comm_rank(e->world));
-    MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
+    MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->where.axis));
     comm_group *g = e->group[row];
     char *arena = executor_context(e)->arena;
-    MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
+    MUST(!call->group, "%s: request %d is another's", o->label, o->where.request);
     op sized = *o;
-    sized.at.group_size = comm_group_ranks(g);
-    sized.at.group_rank = comm_group_me(g);
+    sized.where.group_size = comm_group_ranks(g);
+    sized.where.group_rank = comm_group_me(g);
     int64_t *counts = NULL;
     if (collective_has_parts(o)) {
-        counts = pool_alloc(&e->pool, (size_t)sized.at.group_size * sizeof *counts);
+        counts = pool_alloc(&e->pool, (size_t)sized.where.group_size * sizeof *counts);
         collective_counts(counts, &sized);
     }
     comm_shape s = collective_shape(&sized, counts);
@@ -109,8 +109,8 @@ static void make_call(comm_call *call, executor *e, const op *o)
     call->receive = o->out[0] ? (char *)tensor_at(o->out[0], arena) + collective_offset(o) : NULL;
     call->scratch = tensor_at(o->scratch, arena);
     int *peer = op_has(o, OP_LEAVES) ? &call->peer : &call->source;
-    for (*peer = 0; op_has(o, OP_MESSAGE) && comm_group_member(g, *peer) != o->at.peer; ++*peer)
-        MUST(*peer + 1 < comm_group_ranks(g), "rank %d is no member of the group", o->at.peer);
+    for (*peer = 0; op_has(o, OP_MESSAGE) && comm_group_member(g, *peer) != o->where.peer; ++*peer)
+        MUST(*peer + 1 < comm_group_ranks(g), "rank %d is no member of the group", o->where.peer);
 }
 
 /* Joins the calls of several ops into one: they become its pieces. */
@@ -119,7 +119,7 @@ static void join_calls(comm_call *call, executor *e, const launch *of, const op 
     comm_segment *pieces = pool_alloc(&e->pool, (size_t)count * sizeof *pieces);
     int64_t *sums = pool_alloc(&e->pool, (size_t)comm_group_ranks(call->group) * sizeof *sums);
     for (int i = 0; i < count; i++) {
-        const comm_call *one = &of[ops[i]->at.request].call;
+        const comm_call *one = &of[ops[i]->where.request].call;
         pieces[i] = (comm_segment){one->send, one->receive, one->count, one->counts};
     }
     call->count = collective_together(sums, ops, count).count;
@@ -132,13 +132,13 @@ static void join_calls(comm_call *call, executor *e, const launch *of, const op 
 static void make_launch(launch *of, executor *e, const program *p, int index)
 {
     const op *ops[COMM_SEGMENTS], *o = p->ops[index];
-    launch *l = &of[o->at.request];
+    launch *l = &of[o->where.request];
     make_call(&l->call, e, o);
     l->count = collective_bundle(ops, p, index);
     l->ops = pool_alloc(&e->pool, (size_t)(l->count + 1) * sizeof *l->ops);
     for (int i = 0; i < l->count; i++) {
         l->ops[i] = ops[i];
-        of[ops[i]->at.request].ends = o->at.request;
+        of[ops[i]->where.request].ends = o->where.request;
     }
     if (l->count > 1)
         join_calls(&l->call, e, of, ops, l->count);
@@ -152,7 +152,7 @@ static status prepare_ops(executor *e, played *p)
         if (op_communicates(o))
             make_launch(p->launches, e, &p->program->list, i);
         if (op_copies(o)) /* no call: only the device knows it */
-            p->launches[o->at.request].ends = o->at.request;
+            p->launches[o->where.request].ends = o->where.request;
         if (op_computes(o))
             TRY(e->interface->prepare(e->device, o));
     }
@@ -190,7 +190,6 @@ static void find_ranges(executor *e)
     static const int copied[] = {
 #define VALUE(name, text, type, rows, columns, ranks, copied) copied,
 #include "layers/values.def"
-#undef VALUE
     };
     for (int i = 0; i < VALUE_COUNT; i++) {
         if (copied[i] == BEFORE)
@@ -225,10 +224,10 @@ static void tell_watchdog(executor *e, const op *o, const char *where, bool enqu
                            .op = where,
                            .kind = op_row_of(o)->name};
     if (op_communicates(o)) {
-        const launch *mine = &e->playing->launches[o->at.request];
+        const launch *mine = &e->playing->launches[o->where.request];
         const comm_call *call = &e->playing->launches[mine->ends].call;
         p.bytes = call->count * dtype_bytes(call->type);
-        p.peer = op_has(o, OP_MESSAGE) ? o->at.peer : -1;
+        p.peer = op_has(o, OP_MESSAGE) ? o->where.peer : -1;
     }
     (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
 }
@@ -388,14 +387,14 @@ static void play_op(executor *e, const op *o)
 {
     const device_interface *d = e->interface;
     if (op_waits(o)) {
-        comm_wait(&e->requests[e->playing->launches[o->at.request].ends]);
+        comm_wait(&e->requests[e->playing->launches[o->where.request].ends]);
         d->wait(e->device, o);
     } else if (op_communicates(o)) {
-        launch *l = &e->playing->launches[o->at.request];
+        launch *l = &e->playing->launches[o->where.request];
         if (l->count == 0)
             return; /* launched with the last op of its bundle */
         l->call.stream = d->start(e->device, o);
-        comm_start(&e->requests[o->at.request], &l->call);
+        comm_start(&e->requests[o->where.request], &l->call);
         for (int i = 0; i < l->count; i++)
             d->started(e->device, l->ops[i]);
     } else {

@@ -40,7 +40,7 @@ static void count_tokens(int64_t *tokens, const program *list, const compile_opt
 
 static bool one_way(const op *a, const op *b)
 {
-    return op_has(a, OP_MESSAGE) && a->at.peer == b->at.peer && a->at.upstream == b->at.upstream &&
+    return op_has(a, OP_MESSAGE) && a->where.peer == b->where.peer && a->where.upstream == b->where.upstream &&
            op_has(a, OP_LEAVES) == op_has(b, OP_LEAVES);
 }
 
@@ -277,7 +277,7 @@ static void write_span(trace *t, const op *o, int i, int64_t step, const char *l
 
 static const char *along_of(const op *o)
 {
-    return op_copies(o) ? TRACE_HOST : axis_name((axis)o->at.axis);
+    return op_copies(o) ? TRACE_HOST : axis_name((axis)o->where.axis);
 }
 
 /* Writes a transfer as a pair of events with an id, since transfers overlap. */
@@ -314,11 +314,11 @@ static void write_head(trace *t)
 static void write_flow(trace *t, const op *o, int number, int i, int64_t step)
 {
     bool leaves = op_has(o, OP_LEAVES);
-    int from = leaves ? t->rank : o->at.peer, to = leaves ? o->at.peer : t->rank;
+    int from = leaves ? t->rank : o->where.peer, to = leaves ? o->where.peer : t->rank;
     fprintf(t->file,
             "{\"name\":\"message\",\"cat\":\"message\",\"ph\":\"%s\",\"id\":%lld,\"pid\":%d,\"tid\":%d,\"ts\":%.3f%s",
-            leaves ? "s" : "f", (long long)trace_marks_flow(step, from, to, o->at.upstream, number), t->rank, COMPUTES,
-            t->within, leaves ? "" : ",\"bp\":\"e\"");
+            leaves ? "s" : "f", (long long)trace_marks_flow(step, from, to, o->where.upstream, number), t->rank,
+            COMPUTES, t->within, leaves ? "" : ",\"bp\":\"e\"");
     write_where(t, o, i, step, NULL);
 }
 
@@ -351,7 +351,7 @@ static void write_op(trace *t, const compiled_program *p, const trace_marks *m, 
     char label[LABEL];
     write_counters(t, m, o, i);
     if (is_launched(o)) {
-        t->launched[o->at.request] = i;
+        t->launched[o->where.request] = i;
         snprintf(label, sizeof label, "launch %s", o->label);
         if (!t->interface->times.stamp) {
             write_span(t, o, i, step, label, NULL);
@@ -359,10 +359,10 @@ static void write_op(trace *t, const compiled_program *p, const trace_marks *m, 
         }
         if (m->message[i] >= 0 && op_has(o, OP_LEAVES))
             write_flow(t, o, m->message[i], i, step);
-        if (t->interface->times.stamp && o->at.bundle + 1 >= o->at.bundle_of)
+        if (t->interface->times.stamp && o->where.bundle + 1 >= o->where.bundle_of)
             write_transfer(t, o, i, step, t->times[2 * i], t->times[2 * i + 1]);
     } else if (op_waits(o)) {
-        int from = t->launched[o->at.request];
+        int from = t->launched[o->where.request];
         const op *launch = p->list.ops[from];
         snprintf(label, sizeof label, "wait for %s", launch->label);
         write_span(t, o, i, step, label, along_of(launch));

@@ -19,7 +19,7 @@ static bool same_kernels(const op *a, const op *b)
 {
     if (a->kind != b->kind || !a->at.accumulate != !b->at.accumulate || !same_tensor(a->scratch, b->scratch))
         return false;
-    if (op_is(a, OP_CLASS_ATTENTION) && a->at.window != b->at.window)
+    if (op_does(a, OP_PAIRS) && a->at.attention.window != b->at.attention.window)
         return false;
     for (int i = 0; i < OP_MAX_IN; i++)
         if (!same_tensor(a->in[i], b->in[i]))

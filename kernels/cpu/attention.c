@@ -44,13 +44,13 @@ static int64_t to_lanes(int64_t size)
 
 static attention_shape shape_of(const op *o, const tensor *q, const tensor *v)
 {
-    const op_attributes *at = &o->at;
-    int64_t d = at->head_size, e = attention_v_head_size(o, v), s = at->sequence, rows = q->shape[0];
+    const op_attention *at = &o->at.attention;
+    int64_t d = o->at.heads.size, e = attention_v_head_size(o, v), s = at->sequence, rows = q->shape[0];
     int64_t run = attention_run(o), run_tiles = (run + TILE_QUERIES - 1) / TILE_QUERIES;
     return (attention_shape){
-        .heads = at->heads,
-        .kv_heads = at->kv_heads,
-        .group = heads_sharing(at->heads, at->kv_heads),
+        .heads = o->at.heads.q,
+        .kv_heads = o->at.heads.kv,
+        .group = heads_sharing(o->at.heads.q, o->at.heads.kv),
         .d = d,
         .d_even = d + d % 2,
         .d_lanes = to_lanes(d),
@@ -219,7 +219,7 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         begun = true;
     }
     int64_t run = o->out[1]->shape[1];
-    float *lse = (float *)(void *)row_at(o->out[1], r, token / run * o->at.heads + head) + token % run;
+    float *lse = (float *)(void *)row_at(o->out[1], r, token / run * o->at.heads.q + head) + token % run;
     float *largest = o->out[2] ? (float *)(void *)row_at(o->out[2], r, head) + token : NULL;
     for (int64_t i = 0; i < count; i++) {
         lse[i] = top[i] * (float)LN_2 + logf(sum[i]);
@@ -276,18 +276,19 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
 {
     const isa *set = isa_of(r);
     const tensor *q = o->in[0], *k_cache = o->in[4], *v_cache = o->in[5];
-    int64_t d = o->at.head_size, e = attention_v_head_size(o, o->in[2]);
-    int64_t kv = heads_read((int32_t)head, o->at.heads, o->at.kv_heads);
+    int64_t d = o->at.heads.size, e = attention_v_head_size(o, o->in[2]);
+    int64_t kv = heads_read((int32_t)head, o->at.heads.q, o->at.heads.kv);
     int64_t bytes = dtype_bytes((dtype)q->type), k_row = k_cache->shape[2] * bytes, v_row = v_cache->shape[2] * bytes;
     int32_t position = ((const int32_t *)tensor_at(o->in[3], r->arena))[b];
-    int64_t from = token_first_key(position, o->at.window, 0), last = token_last_key(position);
+    int64_t from = token_first_key(position, o->at.attention.window, 0), last = token_last_key(position);
     const char *k = row_at(k_cache, r, b) + kv * d * bytes, *v = row_at(v_cache, r, b) + kv * e * bytes;
     float *sum_v = scores + k_cache->shape[1], *value = sum_v + e;
     float top = o->in[6] ? sink_of(o->in[6], r, head) : -INFINITY, sink = top;
     for (int64_t i = from; i <= last; i++) {
-        scores[i] = o->at.scale * set->tiles[q->type]->dot(row_at(q, r, b) + head * d * bytes, k + i * k_row, d);
-        if (o->at.cap > 0)
-            scores[i] = o->at.cap * tanhf(scores[i] / o->at.cap);
+        scores[i] =
+            o->at.attention.scale * set->tiles[q->type]->dot(row_at(q, r, b) + head * d * bytes, k + i * k_row, d);
+        if (o->at.attention.cap > 0)
+            scores[i] = o->at.attention.cap * tanhf(scores[i] / o->at.attention.cap);
         top = scores[i] > top ? scores[i] : top;
     }
     memset(sum_v, 0, (size_t)e * sizeof *sum_v);
@@ -308,7 +309,7 @@ void cpu_attention_decode(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0];
     const int32_t *positions = tensor_at(o->in[3], r->arena);
-    int64_t heads = o->at.heads;
+    int64_t heads = o->at.heads.q;
     for (int64_t b = 0; b < q->shape[0]; b++)
         for (int i = 0; i < 2; i++) {
             int64_t row = o->in[4 + i]->shape[2] * dtype_bytes((dtype)q->type);
@@ -329,16 +330,16 @@ static void rotate_heads(const op *o, const run_context *r, int which, int64_t t
 {
     const tensor *x = o->in[which], *y = o->out[which];
     const row_loops *loops = isa_of(r)->rows[x->type];
-    int64_t front = which ? 0 : latent_unrotated(o), heads = which ? latent_key_heads(o) : o->at.heads;
+    int64_t front = which ? 0 : latent_unrotated(o), heads = which ? latent_key_heads(o) : o->at.heads.q;
     int64_t element = dtype_bytes((dtype)x->type), bytes = x->shape[1] / heads * element, before = front * element;
     int32_t position = ((const int32_t *)tensor_at(o->in[2], r->arena))[t];
     const float *row = (const float *)(const void *)row_at(o->in[3], r, position);
     int64_t rotated = o->in[3]->shape[1], behind = before + rotated * element;
-    const float *sines = row + rotated / 2, sign = o->at.inverse ? -1.0f : 1.0f;
+    const float *sines = row + rotated / 2, sign = o->at.rotation.inverse ? -1.0f : 1.0f;
     for (int64_t h = 0; h < heads; h++) {
         char *to = row_at(y, r, t) + h * bytes;
         const char *from = row_at(x, r, t) + h * bytes;
-        if (o->at.interleaved)
+        if (o->at.rotation.interleaved)
             loops->rotate_interleaved(to + before, from + before, row, sines, rotated / 2, sign);
         else
             loops->rotate(to + before, from + before, row, sines, rotated / 2, sign);
@@ -471,7 +472,7 @@ static void pack_statistics(const backward_work *w, float *own_lse, float *delta
     int64_t at = head * w->a->e * dtype_bytes((dtype)dy->type);
     int64_t run = o->in[5]->shape[1];
     const float *lse =
-        (const float *)(const void *)row_at(o->in[5], r, q->row / run * o->at.heads + head) + q->row % run;
+        (const float *)(const void *)row_at(o->in[5], r, q->row / run * o->at.heads.q + head) + q->row % run;
     for (int64_t i = 0; i < TILE_QUERIES; i++) {
         bool is = i < q->count;
         own_lse[i] = is ? lse[i] * (float)LOG2_E : 0;
@@ -579,7 +580,7 @@ void cpu_attention_sinks_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *y = o->in[1], *lse = o->in[2], *sinks = o->in[3];
     const isa *set = isa_of(r);
-    int64_t heads = o->at.heads, run = lse->shape[1], e = dy->shape[1] / heads, bytes = dtype_bytes((dtype)dy->type);
+    int64_t heads = o->at.heads.q, run = lse->shape[1], e = dy->shape[1] / heads, bytes = dtype_bytes((dtype)dy->type);
     float *to = tensor_at(o->out[0], r->arena);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dy))) schedule(static)
     for (int64_t h = 0; h < heads; h++) {

@@ -9,7 +9,6 @@
 static const op_kernel kernels[OP_COUNT] = {
 #include "kernels/table/ops.def"
 };
-#undef OP
 
 /* Ops that want working memory or preparation; all others neither. */
 static const struct {
@@ -66,4 +65,3 @@ const op_backend cpu_backend = {.name = "cpu",
 
 #define OP(name, class, ...) ELSEWHERE_##class(cpu_##name)
 #include "kernels/table/ops.def"
-#undef OP

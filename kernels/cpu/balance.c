@@ -38,7 +38,7 @@ void cpu_expert_load(const op *o, const run_context *r)
         for (int64_t e = 0; e < load->shape[1]; e++) {
             int32_t count;
             memcpy(&count, row + e * 4, sizeof count);
-            float value = (float)count * o->at.scale;
+            float value = (float)count * o->at.balance.scale;
             memcpy(row + e * 4, &value, sizeof value);
         }
     }
@@ -80,7 +80,7 @@ void cpu_expert_bias(const op *o, const run_context *r)
         sum += counts[e];
     for (int64_t e = 0; e < experts; e++) {
         int64_t lacks = sum - experts * counts[e];
-        bias[e] += lacks > 0 ? o->at.scale : lacks < 0 ? -o->at.scale : 0;
+        bias[e] += lacks > 0 ? o->at.balance.scale : lacks < 0 ? -o->at.balance.scale : 0;
     }
 }
 

@@ -6,7 +6,6 @@
 
 #define OP(name, ...) void cpu_##name(const op *o, const run_context *r);
 #include "kernels/table/ops.def"
-#undef OP
 
 /* The implementation of a row, where it is one call. */
 #define CPU_OP(name, ...)                                                                                              \

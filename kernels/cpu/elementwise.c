@@ -48,9 +48,9 @@ static const row_loops *loops_for(const tensor *t, const run_context *r)
     }                                                                                                                  \
     CPU_OP(name, each_piece(o, r, name##_piece))
 BY_PIECES(gelu, p[0], p[1], n)
-BY_PIECES(scale, p[0], p[1], o->at.scale, n)
-BY_PIECES(soft_cap, p[0], p[1], o->at.cap, n)
-BY_PIECES(soft_cap_grad, p[0], p[1], p[2], o->at.cap, n)
+BY_PIECES(scale, p[0], p[1], o->at.constants.scale, n)
+BY_PIECES(soft_cap, p[0], p[1], o->at.constants.cap, n)
+BY_PIECES(soft_cap_grad, p[0], p[1], p[2], o->at.constants.cap, n)
 BY_PIECES(gelu_grad, p[0], p[1], p[2], n)
 BY_PIECES(gelu_exact, p[0], p[1], n)
 BY_PIECES(gelu_exact_grad, p[0], p[1], p[2], n)
@@ -100,8 +100,8 @@ void cpu_arrange(const op *o, const run_context *r)
     size_t bytes = (size_t)(x->shape[1] * dtype_bytes((dtype)x->type));
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
-        memcpy(row_at(y, r, o->at.inverse ? t : token_positions[t]),
-               row_at(x, r, o->at.inverse ? token_positions[t] : t), bytes);
+        memcpy(row_at(y, r, o->at.rotation.inverse ? t : token_positions[t]),
+               row_at(x, r, o->at.rotation.inverse ? token_positions[t] : t), bytes);
 }
 
 static void zero_piece(const isa *set, void *const *p, int64_t n, const op *o)
@@ -146,7 +146,8 @@ void cpu_swiglu_clamped(const op *o, const run_context *r)
     const row_loops *loops = loops_for(x, r);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
-        loops->swiglu_clamped(row_at(y, r, t), row_at(x, r, t), y->shape[1], o->at.cap, o->at.scale);
+        loops->swiglu_clamped(row_at(y, r, t), row_at(x, r, t), y->shape[1], o->at.constants.cap,
+                              o->at.constants.scale);
 }
 
 void cpu_swiglu_clamped_grad(const op *o, const run_context *r)
@@ -155,8 +156,8 @@ void cpu_swiglu_clamped_grad(const op *o, const run_context *r)
     const row_loops *loops = loops_for(x, r);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
-        loops->swiglu_clamped_grad(row_at(dx, r, t), row_at(dy, r, t), row_at(x, r, t), dy->shape[1], o->at.cap,
-                                   o->at.scale);
+        loops->swiglu_clamped_grad(row_at(dx, r, t), row_at(dy, r, t), row_at(x, r, t), dy->shape[1],
+                                   o->at.constants.cap, o->at.constants.scale);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------------------------- */

@@ -163,7 +163,7 @@ static int32_t kind_of(int64_t *within, const op *o, int32_t expert)
     const op_routing *as = &o->at.routing;
     if (as->slots)
         return shard_owner(within, as->experts, as->slots, expert);
-    int32_t e = expert - (int32_t)o->at.first;
+    int32_t e = expert - (int32_t)o->at.routing.first;
     return e >= 0 && e < as->local ? e : -1;
 }
 
@@ -210,7 +210,7 @@ static void scan_counts(const op *o, const run_context *r, int32_t *counts, int 
     int32_t before = 0;
     for (int32_t e = 0; e <= as->local; e++) {
         int64_t row = before - as->skip;
-        offsets[e] = (int32_t)(row < 0 ? 0 : least(row, o->at.rows));
+        offsets[e] = (int32_t)(row < 0 ? 0 : least(row, o->at.routing.rows));
         for (int p = 0; e < as->local && p < parts; p++) {
             int32_t n = counts[(int64_t)p * as->local + e];
             counts[(int64_t)p * as->local + e] = before;
@@ -227,7 +227,7 @@ static void place_rows(const op *o, const run_context *r, int32_t *next, int64_t
     for (int64_t i = first; i < first + count; i++) {
         int32_t e = kind_of(&within, o, experts[i]);
         int64_t row = e >= 0 ? next[e]++ - o->at.routing.skip : -1;
-        row_ids[i] = row >= 0 && row < o->at.rows ? (int32_t)row : -1;
+        row_ids[i] = row >= 0 && row < o->at.routing.rows ? (int32_t)row : -1;
     }
 }
 
@@ -239,7 +239,7 @@ static void scan_slots(const op *o, const run_context *r, int32_t *counts, int p
 {
     int32_t *offsets = tensor_at(o->out[2], r->arena), *ids = tensor_at(o->out[1], r->arena);
     const op_routing *as = &o->at.routing;
-    int64_t each = o->at.rows / as->slots;
+    int64_t each = o->at.routing.rows / as->slots;
     offsets[0] = 0;
     for (int32_t d = 0; d < as->slots; d++) {
         int32_t before = 0;
@@ -259,7 +259,7 @@ static void place_in_slots(const op *o, const run_context *r, int32_t *next, int
 {
     const int32_t *experts = tensor_at(o->in[0], r->arena);
     int32_t *row_ids = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
-    int64_t each = o->at.rows / o->at.routing.slots, within;
+    int64_t each = o->at.routing.rows / o->at.routing.slots, within;
     for (int64_t i = first; i < first + count; i++) {
         int32_t d = kind_of(&within, o, experts[i]);
         int64_t row = next[d]++ - o->at.routing.skip;
@@ -295,7 +295,7 @@ void cpu_overflow(const op *o, const run_context *r)
 {
     float *over = tensor_at(o->out[0], r->arena);
     const op_capacity *as = &o->at.capacity;
-    int64_t first = o->at.first, local = as->local;
+    int64_t first = as->first, local = as->local;
     if (!o->at.accumulate)
         memset(over, 0, CAPACITY_BUCKETS * sizeof *over);
     if (!as->slots)

@@ -28,7 +28,6 @@ typedef void (*update_loop)(void *const out[4], const float *gradient, int64_t n
 enum {
 #define UPDATE(name) UPDATE_##name,
 #include "kernels/table/updates.def"
-#undef UPDATE
     UPDATE_RULES
 };
 

@@ -11,12 +11,12 @@ void cpu_join_keys(const op *o, const run_context *r)
 {
     const tensor *kn = o->in[0], *kr = o->in[1], *k = o->out[0];
     size_t element = (size_t)dtype_bytes((dtype)kn->type);
-    size_t nope = (size_t)o->at.head_size * element, rope = (size_t)kr->shape[1] * element;
+    size_t nope = (size_t)o->at.heads.size * element, rope = (size_t)kr->shape[1] * element;
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(k))) schedule(static)
     for (int64_t t = 0; t < k->shape[0]; t++) {
         const char *own = row_at(kn, r, t), *shared = row_at(kr, r, t);
         char *to = row_at(k, r, t);
-        for (int h = 0; h < o->at.heads; h++, own += nope, to += nope + rope) {
+        for (int h = 0; h < o->at.heads.q; h++, own += nope, to += nope + rope) {
             memcpy(to, own, nope);
             memcpy(to + nope, shared, rope);
         }
@@ -41,14 +41,15 @@ static void sum_heads(const row_loops *loops, char *dkr, const char *dk, int64_t
 void cpu_split_keys(const op *o, const run_context *r)
 {
     const tensor *dk = o->in[0], *dkn = o->out[0], *dkr = o->out[1];
-    int64_t element = dtype_bytes((dtype)dk->type), nope = o->at.head_size * element;
+    int64_t element = dtype_bytes((dtype)dk->type), nope = o->at.heads.size * element;
     int64_t head = nope + dkr->shape[1] * element;
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dk))) schedule(static)
     for (int64_t t = 0; t < dk->shape[0]; t++) {
         const char *from = row_at(dk, r, t);
-        for (int h = 0; h < o->at.heads; h++)
+        for (int h = 0; h < o->at.heads.q; h++)
             memcpy(row_at(dkn, r, t) + h * nope, from + h * head, (size_t)nope);
-        sum_heads(isa_of(r)->rows[dk->type], row_at(dkr, r, t), from + nope, dkr->shape[1], o->at.heads, head, element);
+        sum_heads(isa_of(r)->rows[dk->type], row_at(dkr, r, t), from + nope, dkr->shape[1], o->at.heads.q, head,
+                  element);
     }
 }
 
@@ -105,7 +106,7 @@ static void attend_latents(const op *o, const run_context *r, const latent_sizes
     float top = -INFINITY, total = 0;
     for (int64_t i = 0; i <= position; i++) {
         loops->to_float(m->met, cache + i * row, s->width);
-        m->scores[i] = o->at.scale * set->tiles[DTYPE_FP32]->dot(m->query, m->met, s->width);
+        m->scores[i] = o->at.attention.scale * set->tiles[DTYPE_FP32]->dot(m->query, m->met, s->width);
         top = m->scores[i] > top ? m->scores[i] : top;
     }
     for (int64_t i = 0; i <= position; i++) {

@@ -19,7 +19,8 @@ void cpu_rmsnorm(const op *o, const run_context *r)
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
         rstd[t] = loops->rmsnorm(row_at(y, r, t), s ? row_at(s, r, t) : NULL, row_at(x, r, t), w,
-                                 residual ? row_at(residual, r, t) : NULL, x->shape[1], o->at.epsilon, o->at.offset);
+                                 residual ? row_at(residual, r, t) : NULL, x->shape[1], o->at.norm.epsilon,
+                                 o->at.norm.offset);
 }
 
 void cpu_layernorm(const op *o, const run_context *r)
@@ -31,7 +32,7 @@ void cpu_layernorm(const op *o, const run_context *r)
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
         rstd[t] = loops->layernorm(row_at(y, r, t), s ? row_at(s, r, t) : NULL, mean + t, row_at(x, r, t), w, b,
-                                   residual ? row_at(residual, r, t) : NULL, x->shape[1], o->at.epsilon);
+                                   residual ? row_at(residual, r, t) : NULL, x->shape[1], o->at.norm.epsilon);
 }
 
 /* ---- the two stages -------------------------------------------------------------------------------------------- */
@@ -93,7 +94,7 @@ static void rmsnorm_row(const op *o, const run_context *r, const row_loops *loop
     const float *rstd = tensor_at(o->in[3], r->arena);
     loops->rmsnorm_grad(row_at(o->out[0], r, row), sums, row_at(o->in[0], r, row), row_at(o->in[1], r, row),
                         tensor_at(o->in[2], r->arena), o->in[4] ? row_at(o->in[4], r, row) : NULL, o->in[1]->shape[1],
-                        rstd[row], o->at.offset);
+                        rstd[row], o->at.norm.offset);
 }
 
 void cpu_rmsnorm_grad(const op *o, const run_context *r)
@@ -127,7 +128,7 @@ void cpu_head_norm(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0];
     const row_loops *loops = isa_of(r)->rows[q->type];
-    int64_t d = o->at.head_size, heads = o->at.heads, all = heads + o->at.kv_heads,
+    int64_t d = o->at.heads.size, heads = o->at.heads.q, all = heads + o->at.heads.kv,
             bytes = d * dtype_bytes((dtype)q->type);
     const void *w[2] = {tensor_at(o->in[2], r->arena), tensor_at(o->in[3], r->arena)};
     float *rstd = tensor_at(o->out[2], r->arena);
@@ -137,13 +138,13 @@ void cpu_head_norm(const op *o, const run_context *r)
             int which = h >= heads;
             int64_t at = (h - which * heads) * bytes;
             rstd[t * all + h] = loops->rmsnorm(row_at(o->out[which], r, t) + at, NULL, row_at(o->in[which], r, t) + at,
-                                               w[which], NULL, d, o->at.epsilon, o->at.offset);
+                                               w[which], NULL, d, o->at.norm.epsilon, o->at.norm.offset);
         }
 }
 
 static void head_norm_row(const op *o, const run_context *r, const row_loops *loops, float *sums, int64_t row)
 {
-    int64_t d = o->at.head_size, heads = o->at.heads, all = heads + o->at.kv_heads;
+    int64_t d = o->at.heads.size, heads = o->at.heads.q, all = heads + o->at.heads.kv;
     int64_t bytes = d * dtype_bytes((dtype)o->in[0]->type);
     const float *rstd = (const float *)tensor_at(o->in[6], r->arena) + row * all;
     for (int64_t h = 0; h < all; h++) {
@@ -151,14 +152,14 @@ static void head_norm_row(const op *o, const run_context *r, const row_loops *lo
         int64_t at = (h - which * heads) * bytes;
         loops->rmsnorm_grad(row_at(o->out[which], r, row) + at, sums + which * d, row_at(o->in[which], r, row) + at,
                             row_at(o->in[2 + which], r, row) + at, tensor_at(o->in[4 + which], r->arena), NULL, d,
-                            rstd[h], o->at.offset);
+                            rstd[h], o->at.norm.offset);
     }
 }
 
 void cpu_head_norm_grad(const op *o, const run_context *r)
 {
     const tensor *q = o->in[2];
-    int64_t d = o->at.head_size, width = (o->at.heads + 2 * (int64_t)o->at.kv_heads) * d;
+    int64_t d = o->at.heads.size, width = (o->at.heads.q + 2 * (int64_t)o->at.heads.kv) * d;
     norm_work work = {.rows = q->shape[0], .elements = q->shape[0] * width, .width = 2 * d, .add_row = head_norm_row};
     const float *sums = sum_rows(o, r, isa_of(r)->rows[q->type], &work);
     put_sum(o, r, o->out[2], sums);
@@ -184,12 +185,12 @@ void cpu_width_squares(const op *o, const run_context *r)
 
 static float width_of(const op *o, int which)
 {
-    return (float)o->at.width[which];
+    return (float)o->at.norm.width[which];
 }
 
 static float width_rstd(const op *o, const run_context *r, const tensor *squares, int64_t t, int which)
 {
-    return 1.0f / sqrtf(*sum_at(squares, r, t, which) / width_of(o, which) + o->at.epsilon);
+    return 1.0f / sqrtf(*sum_at(squares, r, t, which) / width_of(o, which) + o->at.norm.epsilon);
 }
 
 void cpu_width_norm(const op *o, const run_context *r)
@@ -200,7 +201,7 @@ void cpu_width_norm(const op *o, const run_context *r)
         for (int which = 0; which < 2; which++)
             loops->normalise(row_at(o->out[which], r, t), row_at(o->in[which], r, t),
                              tensor_at(o->in[2 + which], r->arena), o->in[which]->shape[1],
-                             width_rstd(o, r, o->in[4], t, which), o->at.offset);
+                             width_rstd(o, r, o->in[4], t, which), o->at.norm.offset);
 }
 
 static void width_dots_row(const op *o, const run_context *r, const row_loops *loops, float *sums, int64_t row)
@@ -209,7 +210,7 @@ static void width_dots_row(const op *o, const run_context *r, const row_loops *l
         *sum_at(o->out[0], r, row, which) =
             loops->norm_dot(sums + which * o->in[4]->shape[0], row_at(o->in[which], r, row),
                             row_at(o->in[2 + which], r, row), tensor_at(o->in[4 + which], r->arena),
-                            o->in[which]->shape[1], width_rstd(o, r, o->in[6], row, which), o->at.offset);
+                            o->in[which]->shape[1], width_rstd(o, r, o->in[6], row, which), o->at.norm.offset);
 }
 
 void cpu_width_dots(const op *o, const run_context *r)
@@ -230,6 +231,6 @@ void cpu_width_norm_grad(const op *o, const run_context *r)
         for (int which = 0; which < 2; which++)
             loops->norm_slope(row_at(o->out[which], r, t), row_at(o->in[which], r, t), row_at(o->in[2 + which], r, t),
                               tensor_at(o->in[4 + which], r->arena), NULL, o->in[which]->shape[1],
-                              width_rstd(o, r, o->in[6], t, which), o->at.offset,
+                              width_rstd(o, r, o->in[6], t, which), o->at.norm.offset,
                               *sum_at(o->in[7], r, t, which) / width_of(o, which));
 }

@@ -56,7 +56,8 @@ static updated operands_of(const op *o, const run_context *r)
 {
     updated u = {.t = {o->out[0], o->out[1], o->out[2], o->out[3], o->in[0]}};
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    u.how = (rounding){.seed = s->seed, .stream = o->at.stream, .step = s->step, .site = (uint32_t)o->at.rounding_site};
+    u.how = (rounding){
+        .seed = s->seed, .stream = o->at.update.stream, .step = s->step, .site = (uint32_t)o->at.update.rounding_site};
     for (int i = 1; i < UPDATE_OPERANDS - 1; i++) {
         u.narrow[i] = u.t[i] && precision_is_narrow((dtype)u.t[i]->type);
         u.rounds |= u.narrow[i];
@@ -99,7 +100,7 @@ static void update(const op *o, const run_context *r, int rule, const update_fac
     update_loop loop = set->rows[o->out[0] ? o->out[0]->type : DTYPE_FP32]->update[rule];
     const updated u = operands_of(o, r);
     const float *factors = o->in[3] ? tensor_at(o->in[3], r->arena) : NULL;
-    bool flat = !factors && (!u.rounds || gradient->dims == 1 || o->at.stride == row_length(gradient));
+    bool flat = !factors && (!u.rounds || gradient->dims == 1 || o->at.update.stride == row_length(gradient));
     for (int i = 0; i < UPDATE_OPERANDS; i++)
         flat = flat && (!u.t[i] || tensor_contiguous(u.t[i]));
     int64_t elements = tensor_elements(gradient), length = flat ? elements : row_length(gradient);
@@ -118,7 +119,8 @@ static void update(const op *o, const run_context *r, int rule, const update_fac
             if (u.t[j])
                 p[j] = row_at(u.t[j], r, row) + first * dtype_bytes((dtype)u.t[j]->type);
         if (u.rounds)
-            update_narrow(set, &u, loop, p, n, &own, (uint64_t)(o->at.first_element + row * o->at.stride + first));
+            update_narrow(set, &u, loop, p, n, &own,
+                          (uint64_t)(o->at.update.first_element + row * o->at.update.stride + first));
         else
             loop(p, p[UPDATE_OPERANDS - 1], n, &own);
     }
@@ -132,7 +134,7 @@ static float factor(const op *o, const run_context *r)
 /* Factor of a weight under decoupled weight decay. */
 static float kept(const op *o, const step_scalars *s, float lr)
 {
-    return (float)(1 - (o->at.decay ? (double)lr * (double)s->weight_decay : 0));
+    return (float)(1 - (o->at.update.decay ? (double)lr * (double)s->weight_decay : 0));
 }
 
 void cpu_adamw(const op *o, const run_context *r)
@@ -164,8 +166,8 @@ void cpu_sgd(const op *o, const run_context *r)
     const update_factors f = {.gradient = factor(o, r),
                               .beta1 = s->momentum,
                               .rate = s->lr,
-                              .own = o->at.nesterov ? 1 : 0,
-                              .mean = o->at.nesterov ? s->momentum : 1};
+                              .own = o->at.update.nesterov ? 1 : 0,
+                              .mean = o->at.update.nesterov ? s->momentum : 1};
     update(o, r, UPDATE_sgd, &f);
 }
 
@@ -176,8 +178,8 @@ void cpu_muon_momentum(const op *o, const run_context *r)
     const step_scalars *s = tensor_at(o->in[1], r->arena);
     const update_factors f = {.gradient = factor(o, r),
                               .beta1 = s->momentum,
-                              .own = o->at.nesterov ? 1 - s->momentum : 0,
-                              .mean = o->at.nesterov ? s->momentum : 1};
+                              .own = o->at.update.nesterov ? 1 - s->momentum : 0,
+                              .mean = o->at.update.nesterov ? s->momentum : 1};
     const tensor *x = o->out[0];
     update(o, r, UPDATE_muon_momentum, &f);
     for (int64_t i = 0; skipped(o, r) && i < x->shape[0]; i++)
@@ -190,7 +192,7 @@ void cpu_muon_scale(const op *o, const run_context *r)
     double trace = 0;
     for (int64_t i = 0; i < n; i++)
         trace += (double)((const float *)(const void *)row_at(o->in[0], r, i))[i];
-    double norm = sqrt(trace > 0 ? trace : 0), smallest = (double)o->at.epsilon;
+    double norm = sqrt(trace > 0 ? trace : 0), smallest = (double)o->at.update.epsilon;
     double scale = 1 / (norm > smallest ? norm : smallest);
     *(float *)tensor_at(o->out[1], r->arena) = (float)scale;
     float square = (float)(scale * scale);
@@ -222,6 +224,6 @@ void cpu_muon_polynomial(const op *o, const run_context *r)
 void cpu_muon(const op *o, const run_context *r)
 {
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const update_factors f = {.rate = s->muon_lr * o->at.scale, .keep = kept(o, s, s->muon_lr)};
+    const update_factors f = {.rate = s->muon_lr * o->at.update.scale, .keep = kept(o, s, s->muon_lr)};
     update(o, r, UPDATE_muon, &f);
 }

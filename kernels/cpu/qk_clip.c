@@ -30,7 +30,7 @@ void cpu_qk_factors(const op *o, const run_context *r)
         bool whole;
         const int32_t head = heads_of_clipped_row(&whole, i, as->heads, as->blocks, as->size, as->whole);
         float most = 0; /* the head's max logit over the ranks that divide tokens */
-        for (int64_t row = o->at.first; head >= 0 && row < o->in[0]->shape[0]; row += o->at.rows)
+        for (int64_t row = o->at.qk.layer; head >= 0 && row < o->in[0]->shape[0]; row += o->at.qk.layers)
             most = fmaxf(most, ((const float *)(const void *)row_at(o->in[0], r, row))[head]);
         const float gamma = most > as->threshold && most < INFINITY ? as->threshold / most : 1;
         factors[i] = whole ? gamma : sqrtf(gamma);

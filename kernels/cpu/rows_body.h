@@ -606,7 +606,6 @@ static const row_loops NAME(loops) = {
     {
 #define UPDATE(name) NAME(name),
 #include "kernels/table/updates.def"
-#undef UPDATE
     },
     NAME(transpose),
 };

@@ -311,9 +311,10 @@ template <typename F> static int with_score(int type, const launch_heads &at, F 
 /* v: its columns give the width of a head's values */
 static launch_heads heads_of(const op *o, const tensor *v)
 {
-    const op_attributes &at = o->at;
-    return {at.heads,    at.kv_heads, at.head_size, (int32_t)attention_v_head_size(o, v),
-            at.sequence, at.window,   at.scale,     at.cap};
+    const op_heads &heads = o->at.heads;
+    const op_attention &at = o->at.attention;
+    return {heads.q,     heads.kv,  heads.size, (int32_t)attention_v_head_size(o, v),
+            at.sequence, at.window, at.scale,   at.cap};
 }
 
 /* in: q, k, v; masks: document_start, places */
@@ -376,7 +377,7 @@ static int delta_of(void *stream, float *delta, launch_matrix dy, launch_matrix 
                   size, lanes);
 }
 
-CUDA_SCRATCH(cuda_attention_grad_scratch, o->in[1]->shape[0] * o->at.heads * (int64_t)sizeof(float))
+CUDA_SCRATCH(cuda_attention_grad_scratch, o->in[1]->shape[0] * o->at.heads.q * (int64_t)sizeof(float))
 
 static int attend_back(void *stream, int type, const launch_attention_gradients *to,
                        const launch_attention_operands *of)
@@ -413,14 +414,14 @@ void cuda_attention_grad(const op *o, const run_context *r)
     cuda_launched(o, attend_back(r->stream, o->in[1]->type, &to, &of));
 }
 
-CUDA_SCRATCH(cuda_attention_sinks_grad_scratch, o->in[0]->shape[0] * o->at.heads * (int64_t)sizeof(float))
+CUDA_SCRATCH(cuda_attention_sinks_grad_scratch, o->in[0]->shape[0] * o->at.heads.q * (int64_t)sizeof(float))
 
 void cuda_attention_sinks_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *lse = o->in[2];
     float *scratch = data<float>(o->scratch, r);
     launch_heads at = {};
-    at.heads = o->at.heads;
+    at.heads = o->at.heads.q;
     at.v_head_size = (int32_t)(dy->shape[1] / at.heads);
     cuda_launched(
         o, with_type(dy->type, [&](auto t) {

@@ -9,7 +9,6 @@
 static const op_kernel kernels[OP_COUNT] = {
 #include "kernels/table/ops.def"
 };
-#undef OP
 
 static int64_t scratch_bytes(const op *o, int threads)
 {
@@ -26,4 +25,3 @@ const op_backend backend_cuda = {.name = "cuda",
 
 #define OP(name, class, ...) ELSEWHERE_##class(cuda_##name)
 #include "kernels/table/ops.def"
-#undef OP

@@ -198,7 +198,7 @@ void cuda_expert_load(const op *o, const run_context *r)
     float *load = whole<float>(o, out, r);
     const int64_t count = of.groups * of.experts;
     cuda_launched(o, add_choices(r, (int32_t *)(void *)load, of, false));
-    cuda_launched(o, launch(scale_counts, blocks_for(count, THREADS), THREADS, 0, r->stream, load, count, o->at.scale));
+    cuda_launched(o, launch(scale_counts, blocks_for(count, THREADS), THREADS, 0, r->stream, load, count, o->at.balance.scale));
 }
 
 void cuda_expert_count(const op *o, const run_context *r)
@@ -221,7 +221,7 @@ void cuda_expert_bias(const op *o, const run_context *r)
 {
     cuda_launched(o,
                   launch(step_bias, 1, WARP, 0, r->stream, data<float>(o->out[0], r), data<const int32_t>(o->in[0], r),
-                         data<const float>(o->in[1], r), (int32_t)o->in[0]->shape[0], o->at.scale));
+                         data<const float>(o->in[1], r), (int32_t)o->in[0]->shape[0], o->at.balance.scale));
 }
 
 static launch_router router_of(const op *o, const run_context *r, const tensor *token_positions)

@@ -12,7 +12,6 @@ extern const op_backend backend_cuda;
 
 #define OP(name, ...) void cuda_##name(const op *o, const run_context *r);
 #include "kernels/table/ops.def"
-#undef OP
 
 /* Defines the implementation of a row that is one call. */
 #define CUDA_OP(name, ...)                                                                                             \

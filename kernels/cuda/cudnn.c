@@ -2,7 +2,7 @@
  *
  * The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). To bound its
  * workspace, an op is divided into parts of equally many samples or, within a sample, of equally many key/value heads
- * with the query heads that share them. A part is as large as the plan's memory allows (op_attributes.workspace). Parts
+ * with the query heads that share them. A part is as large as the plan's memory allows (attention.workspace). Parts
  * run one after the other.
  *
  * cuDNN reads lse in the backward pass as [sample, head, query] without gaps (before 9.26 it silently misreads other
@@ -69,24 +69,25 @@ static operands operands_of(const op *o)
 /* Returns the index of a run among its sample's runs. */
 static int64_t run_index(const op *o, int run)
 {
-    return token_zigzag(o->at.group_rank, o->at.group_size, run);
+    return token_zigzag(o->at.attention.rank, o->at.attention.ranks, run);
 }
 
 /* Counts the keys of a sample up to the last one that the run sees. */
 static int64_t count_keys(const op *o, int run)
 {
-    return token_last_key((int32_t)((run_index(o, run) + 1) * o->at.run) - 1) + 1;
+    return token_last_key((int32_t)((run_index(o, run) + 1) * o->at.attention.run) - 1) + 1;
 }
 
 /* Counts the samples of the op's keys. */
 static int64_t count_samples(const op *o)
 {
-    return operands_of(o).k->shape[0] / o->at.sequence;
+    return operands_of(o).k->shape[0] / o->at.attention.sequence;
 }
 
 static bool can_compute(const op *o)
 {
-    if (!op_is(o, OP_CLASS_ATTENTION))
+    const op_attention *at = &o->at.attention;
+    if (!op_does(o, OP_PAIRS))
         return false;
     /* cuDNN's softmax has no sinks and no max logit output; its gradient reads y and lse alone */
     if (!op_has(o, OP_GRADIENT) && (o->in[5] || o->out[2]))
@@ -100,13 +101,13 @@ static bool can_compute(const op *o)
     /* cuDNN takes queries that are whole samples, or two runs of each known before the batch is. It has no candidate
      * for runs with a window. Rows of four-byte numbers begin at multiples of 16 bytes. */
     if (x.token_positions &&
-        (o->at.group_size <= 1 || token_window(o->at.window, o->at.sequence) != 0 || o->at.run * 4 % ALIGNMENT != 0 ||
-         x.q->shape[0] != TOKEN_RUNS * count_samples(o) * o->at.run ||
+        (at->ranks <= 1 || token_window(at->window, at->sequence) != 0 || at->run * 4 % ALIGNMENT != 0 ||
+         x.q->shape[0] != TOKEN_RUNS * count_samples(o) * at->run ||
          (x.dk && !(tensor_contiguous(x.dk) && tensor_contiguous(x.dv)))))
         return false;
     return tensor_contiguous(x.lse) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
-           x.q->shape[0] % attention_run(o) == 0 && o->at.cap == 0 && heads_suit_cudnn((int)o->at.head_size) &&
-           heads_suit_cudnn((int)attention_v_head_size(o, x.v)) && heads_divide(o->at.heads, o->at.kv_heads);
+           x.q->shape[0] % attention_run(o) == 0 && at->cap == 0 && heads_suit_cudnn((int)o->at.heads.size) &&
+           heads_suit_cudnn((int)attention_v_head_size(o, x.v)) && heads_divide(o->at.heads.q, o->at.heads.kv);
 }
 
 /* Returns the next smaller number that divides n, or 0. */
@@ -133,7 +134,8 @@ static layout layout_of(const cudnn_graph_shape *a, const op *o)
     layout l = {0};
     l.dk = a->backward ? round_up(a->samples * a->heads * a->sequence * 4) : 0;
     /* the earlier run ends within a sample's first half */
-    int64_t keys = a->backward && o->at.run ? a->samples * (o->at.sequence / TOKEN_RUNS) * a->kv_heads : 0;
+    int64_t keys =
+        a->backward && o->at.attention.run ? a->samples * (o->at.attention.sequence / TOKEN_RUNS) * a->kv_heads : 0;
     l.dv = l.dk + round_up(keys * a->head_size * 2);
     l.workspace = l.dv + round_up(keys * a->v_head_size * 2);
     l.bytes = l.workspace + a->workspace;
@@ -144,7 +146,7 @@ static bool exceeds_limit(const cudnn_graph_shape *a, const op *o)
 {
     cudnn_graph_shape with = *a;
     with.workspace = cudnn_graph_workspace(a);
-    return with.workspace > CUDNN_WORKSPACE_MOST && layout_of(&with, o).bytes > o->at.workspace;
+    return with.workspace > CUDNN_WORKSPACE_MOST && layout_of(&with, o).bytes > o->at.attention.workspace;
 }
 
 /* Finds the op's largest part that fits the workspace, with all keys of its samples; false: cuDNN cannot compute it. */
@@ -153,17 +155,17 @@ static bool find_part(cudnn_graph_shape *out, const op *o)
     if (!can_compute(o))
         return false;
     operands x = operands_of(o);
-    int64_t s = attention_run(o), samples = count_samples(o), shared = heads_sharing(o->at.heads, o->at.kv_heads);
+    int64_t s = attention_run(o), samples = count_samples(o), shared = heads_sharing(o->at.heads.q, o->at.heads.kv);
     cudnn_graph_shape a;
     memset(&a, 0, sizeof a);
     a.samples = samples;
     a.sequence = s;
-    a.keys = a.keys_apart = a.gradients_apart = o->at.sequence;
-    a.heads = o->at.heads;
-    a.kv_heads = o->at.kv_heads;
-    a.head_size = o->at.head_size;
+    a.keys = a.keys_apart = a.gradients_apart = o->at.attention.sequence;
+    a.heads = o->at.heads.q;
+    a.kv_heads = o->at.heads.kv;
+    a.head_size = o->at.heads.size;
     a.v_head_size = attention_v_head_size(o, x.v);
-    a.window = token_window(o->at.window, o->at.sequence);
+    a.window = token_window(o->at.attention.window, o->at.attention.sequence);
     a.q_pitch = x.q->pitch;
     a.k_pitch = x.k->pitch;
     a.v_pitch = x.v->pitch;
@@ -180,10 +182,10 @@ static bool find_part(cudnn_graph_shape *out, const op *o)
     while (a.samples > 1 && exceeds_limit(&a, o))
         a.samples = divisor_below(samples, a.samples);
     while (a.kv_heads > 0 && exceeds_limit(&a, o)) {
-        a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
+        a.kv_heads = divisor_below(o->at.heads.kv, a.kv_heads);
         a.heads = a.kv_heads * shared;
     }
-    bool whole = a.samples == samples && a.heads == o->at.heads;
+    bool whole = a.samples == samples && a.heads == o->at.heads.q;
     if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT) ||
         (a.documents && a.samples < samples && a.samples * s * 4 % ALIGNMENT))
         return false;
@@ -196,7 +198,7 @@ static bool find_part(cudnn_graph_shape *out, const op *o)
 static cudnn_graph_shape shape_of_run(const cudnn_graph_shape *a, const op *o, int run)
 {
     cudnn_graph_shape of = *a;
-    if (!o->at.run)
+    if (!o->at.attention.run)
         return of;
     of.keys = count_keys(o, run);
     if (a->backward && run == 0) {
@@ -266,18 +268,18 @@ static int add_early_run(const call *k, const tensor *to, int64_t part, int64_t 
     const op *o = &k->of;
     const cudnn_graph_shape *a = &k->plan->shape;
     char *arena = k->plan->owner->arena;
-    int64_t of_heads = o->at.kv_heads / a->kv_heads, sample = part / of_heads * a->samples;
-    int64_t size = to->shape[1] / o->at.kv_heads, columns = a->kv_heads * size, head = part % of_heads * a->kv_heads;
+    int64_t of_heads = o->at.heads.kv / a->kv_heads, sample = part / of_heads * a->samples;
+    int64_t size = to->shape[1] / o->at.heads.kv, columns = a->kv_heads * size, head = part % of_heads * a->kv_heads;
     int64_t early = count_keys(o, 0), late = count_keys(o, 1);
     char *from = (char *)tensor_at(o->scratch, arena) + first;
     for (int64_t i = 0; i < a->samples; i++) {
-        int64_t token = (sample + i) * o->at.sequence;
+        int64_t token = (sample + i) * o->at.attention.sequence;
         launch_matrix sum = {part_pointer(to, arena, token, head, size), to->pitch};
         int failed = launch_add(stream, to->type, sum, sum, (launch_matrix){from + i * early * columns * 2, columns},
                                 early, columns);
-        if (!failed && head == 0 && late < o->at.sequence)
+        if (!failed && head == 0 && late < o->at.attention.sequence)
             failed = launch_zero(stream, part_pointer(to, arena, token + late, 0, size),
-                                 (o->at.sequence - late) * to->pitch * 2);
+                                 (o->at.attention.sequence - late) * to->pitch * 2);
         if (failed)
             return failed;
     }
@@ -396,8 +398,8 @@ static tuning_operand operand_of(const tensor *t, char *arena)
 /* Returns the token position of query i among the keys. */
 static int64_t position_of(const op *o, int64_t i)
 {
-    int64_t run = o->at.run, unit = run ? i / run : 0, samples = count_samples(o);
-    return run ? unit % samples * o->at.sequence + run_index(o, (int)(unit / samples)) * run + i % run : i;
+    int64_t run = o->at.attention.run, unit = run ? i / run : 0, samples = count_samples(o);
+    return run ? unit % samples * o->at.attention.sequence + run_index(o, (int)(unit / samples)) * run + i % run : i;
 }
 
 /* Fills document_start for timing with DOCUMENTS documents in a sample. Our kernels skip tiles of other documents,
@@ -437,9 +439,9 @@ static void offer_plan(const cudnn *c, plan *p)
     const op *o = &p->first;
     operands x = operands_of(o);
     char pitches[PITCHES_TEXT], runs[RUNS_TEXT] = "";
-    if (o->at.run)
+    if (o->at.attention.run)
         snprintf(runs, sizeof runs, ", runs %lld and %lld of %d", (long long)run_index(o, 0),
-                 (long long)run_index(o, 1), o->at.run);
+                 (long long)run_index(o, 1), o->at.attention.run);
     tuning_item item = {.plan = p,
                         .candidates = 1 + count_candidates(p),
                         .run = run_candidate,
@@ -449,8 +451,8 @@ static void offer_plan(const cudnn *c, plan *p)
         item.key, sizeof item.key,
         "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld %lld, window %lld, pitch %s, parts %lld%s%s%s | "
         "cuDNN %zu",
-        op_row_of(o)->name, dtype_name((dtype)x.q->type), (long long)x.q->shape[0], (long long)a->keys, o->at.heads,
-        o->at.kv_heads, (long long)a->head_size, (long long)a->v_head_size, (long long)a->window,
+        op_row_of(o)->name, dtype_name((dtype)x.q->type), (long long)x.q->shape[0], (long long)a->keys, o->at.heads.q,
+        o->at.heads.kv, (long long)a->head_size, (long long)a->v_head_size, (long long)a->window,
         write_pitches(pitches, sizeof pitches, a), (long long)p->parts, runs, a->documents ? ", documents" : "",
         a->varies ? ", sums in any order" : "", c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
@@ -510,14 +512,15 @@ static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
     operands x = operands_of(o);
     layout l = layout_of(a, o);
     char *arena = k->plan->owner->arena, *at[CUDNN_GRAPH_OPERANDS] = {0};
-    int64_t unit = run * count_samples(o) + sample, token = unit * a->sequence, first_key = sample * o->at.sequence;
-    int64_t head = heads_first((int32_t)kv_head, o->at.heads, o->at.kv_heads), size = a->head_size,
+    int64_t unit = run * count_samples(o) + sample, token = unit * a->sequence,
+            first_key = sample * o->at.attention.sequence;
+    int64_t head = heads_first((int32_t)kv_head, o->at.heads.q, o->at.heads.kv), size = a->head_size,
             v_size = a->v_head_size;
     at[CUDNN_GRAPH_Q] = part_pointer(x.q, arena, token, head, size);
     at[CUDNN_GRAPH_K] = part_pointer(x.k, arena, first_key, kv_head, size);
     at[CUDNN_GRAPH_V] = part_pointer(x.v, arena, first_key, kv_head, v_size);
     at[CUDNN_GRAPH_Y] = part_pointer(x.y, arena, token, head, v_size);
-    at[CUDNN_GRAPH_LSE] = (char *)tensor_at(x.lse, arena) + (unit * o->at.heads + head) * a->sequence * 4;
+    at[CUDNN_GRAPH_LSE] = (char *)tensor_at(x.lse, arena) + (unit * o->at.heads.q + head) * a->sequence * 4;
     if (a->backward) {
         at[CUDNN_GRAPH_DY] = part_pointer(x.dy, arena, token, head, v_size);
         at[CUDNN_GRAPH_DQ] = part_pointer(x.dq, arena, token, head, size);
@@ -541,14 +544,14 @@ static call *call_make(cudnn *c, plan *p, const op *o)
     k->plan = p;
     k->of = *o;
     k->packs.api = c->api;
-    k->numbers[CUDNN_GRAPH_SCALE] = o->at.scale;
+    k->numbers[CUDNN_GRAPH_SCALE] = o->at.attention.scale;
     k->numbers[CUDNN_GRAPH_MASKED] = -FLT_MAX; /* a fully masked tile must not leave -inf - -inf */
     k->numbers[CUDNN_GRAPH_WINDOW] = (float)p->shape.window;
     k->numbers[CUDNN_GRAPH_ONE] = 1;
     for (int run = 0; run < p->runs; run++)
-        k->shift[run] = o->at.run ? (int32_t)run_index(o, run) * o->at.run : 0;
+        k->shift[run] = o->at.attention.run ? (int32_t)run_index(o, run) * o->at.attention.run : 0;
     for (int64_t sample = 0; sample < count_samples(o); sample += p->shape.samples)
-        for (int64_t head = 0; head < o->at.kv_heads; head += p->shape.kv_heads)
+        for (int64_t head = 0; head < o->at.heads.kv; head += p->shape.kv_heads)
             for (int run = 0; run < p->runs; run++)
                 pack_part(k, run, sample, head);
     MUST(k->packs.failed == CUDNN_STATUS_SUCCESS, "cuDNN: %s", c->api->cudnnGetErrorString(k->packs.failed));
@@ -583,13 +586,13 @@ static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
 {
     for (plan *p = c->plans; p; p = p->next)
         if (!memcmp(&p->shape, a, sizeof *a) && operands_of(o).q->shape[0] == operands_of(&p->first).q->shape[0] &&
-            o->at.heads == p->first.at.heads && o->at.run == p->first.at.run &&
-            o->at.group_rank == p->first.at.group_rank)
+            o->at.heads.q == p->first.at.heads.q && o->at.attention.run == p->first.at.attention.run &&
+            o->at.attention.rank == p->first.at.attention.rank)
             return p;
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *a;
-    p->parts = o->at.kv_heads / a->kv_heads * (count_samples(o) / a->samples);
-    p->runs = o->at.run ? TOKEN_RUNS : 1;
+    p->parts = o->at.heads.kv / a->kv_heads * (count_samples(o) / a->samples);
+    p->runs = o->at.attention.run ? TOKEN_RUNS : 1;
     p->owner = c;
     p->first = *o;
     p->open = open_graphs(p);

@@ -422,7 +422,7 @@ static void cuda_started(device *d, const op *o)
 
 static void cuda_await(device *d, const op *o)
 {
-    CUDA_MUST(cudaStreamWaitEvent(d->streams.of[STREAM_COMPUTE], d->streams.done[o->at.request], 0));
+    CUDA_MUST(cudaStreamWaitEvent(d->streams.of[STREAM_COMPUTE], d->streams.done[o->where.request], 0));
 }
 
 /* Sets a mark. It does not launch pending updates, for which no mark needs to wait. */

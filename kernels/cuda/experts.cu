@@ -572,7 +572,7 @@ static void number(const op *o, const run_context *r, kinds of, const tensor *id
                     count,
                     chunks,
                     o->at.routing.skip,
-                    o->at.rows,
+                    o->at.routing.rows,
                     of};
     auto counts = count_chunks, scan = scan_chunks;
     LAUNCH(counts, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)r->stream, a);
@@ -583,7 +583,7 @@ static void number(const op *o, const run_context *r, kinds of, const tensor *id
 /* Assigns rows skip .. skip + rows - 1 to the assignments to experts first .. first + local - 1. */
 void cuda_assign(const op *o, const run_context *r)
 {
-    const kinds of = {(int32_t)o->at.first, o->at.routing.local, 0};
+    const kinds of = {(int32_t)o->at.routing.first, o->at.routing.local, 0};
     if (tensor_elements(o->in[0]) == 0)
         cuda_launched(o, launch_zero(r->stream, data(o->out[1], r), (of.local + 1) * (int64_t)sizeof(int32_t)));
     else
@@ -598,7 +598,7 @@ CUDA_OP(slots, number(o, r, {0, o->at.routing.slots, o->at.routing.experts}, o->
 void cuda_overflow(const op *o, const run_context *r)
 {
     const op_capacity &as = o->at.capacity;
-    kinds of = as.slots > 0 ? kinds{0, as.slots, as.experts} : kinds{(int32_t)o->at.first, as.local, 0};
+    kinds of = as.slots > 0 ? kinds{0, as.slots, as.experts} : kinds{(int32_t)as.first, as.local, 0};
     cuda_launched(o, launch(count_overflow, 1, THREADS, 0, r->stream, data<float>(o->out[0], r),
                             whole<const int32_t>(o, o->in[0], r), tensor_elements(o->in[0]), as, of,
                             o->at.accumulate != OP_WRITES));

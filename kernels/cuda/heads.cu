@@ -198,13 +198,13 @@ head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *part
 
 template <typename T> static head_rows<T> rows_of(const op *o, const run_context *r, const tensor *q, const tensor *k)
 {
-    return {data<T>(q, r), data<T>(k, r), q->pitch, k->pitch, o->at.heads, o->at.head_size};
+    return {data<T>(q, r), data<T>(k, r), q->pitch, k->pitch, o->at.heads.q, o->at.heads.size};
 }
 
 void cuda_rope(const op *o, const run_context *r)
 {
     const tensor *const t[] = {o->out[0], o->out[1], o->in[0], o->in[1]}, *table = o->in[3];
-    const int32_t rotated = (int32_t)table->shape[1], size = o->at.head_size, all = o->at.heads + latent_key_heads(o);
+    const int32_t rotated = (int32_t)table->shape[1], size = o->at.heads.size, all = o->at.heads.q + latent_key_heads(o);
     bool in_place = data(t[0], r) == data(t[2], r) && data(t[1], r) == data(t[3], r);
     rotated_part part = {rotated / 2, (int32_t)latent_unrotated(o), in_place ? 0 : size - rotated};
     auto is_wide = [&](int vector) {
@@ -217,31 +217,31 @@ void cuda_rope(const op *o, const run_context *r)
     cuda_launched(o, with_access(o->in[0]->type, is_wide, [&](auto type, auto v) {
                       using T = decltype(type);
                       int64_t items = t[2]->shape[0] * all * ((part.half + part.copied) / v());
-                      auto kernel = o->at.interleaved ? rope_rotate<T, v(), true> : rope_rotate<T, v(), false>;
+                      auto kernel = o->at.rotation.interleaved ? rope_rotate<T, v(), true> : rope_rotate<T, v(), false>;
                       return launch(kernel, blocks_for(items, THREADS), THREADS, 0, r->stream,
                                     rows_of<T>(o, r, t[0], t[1]), rows_of<T>(o, r, t[2], t[3]),
                                     data<const int32_t>(o->in[2], r), data<const float>(table, r), items, table->pitch,
-                                    part, all, o->at.inverse ? -1.0f : 1.0f);
+                                    part, all, o->at.rotation.inverse ? -1.0f : 1.0f);
                   }));
 }
 
 void cuda_head_norm(const op *o, const run_context *r)
 {
-    const int32_t all = o->at.heads + o->at.kv_heads;
+    const int32_t all = o->at.heads.q + o->at.heads.kv;
     const int64_t pairs = o->in[0]->shape[0] * all;
     cuda_launched(
-        o, o->at.head_size > MOST_HEAD_SIZE ? (int)cudaErrorInvalidValue : with_type(o->in[0]->type, [&](auto t) {
+        o, o->at.heads.size > MOST_HEAD_SIZE ? (int)cudaErrorInvalidValue : with_type(o->in[0]->type, [&](auto t) {
             using T = decltype(t);
             return launch(head_norm_forward<T>, blocks_for(pairs, WARPS), THREADS, 0, r->stream,
                           rows_of<T>(o, r, o->out[0], o->out[1]), rows_of<T>(o, r, o->in[0], o->in[1]),
                           data<float>(o->out[2], r), data<const T>(o->in[2], r), data<const T>(o->in[3], r), pairs, all,
-                          o->at.epsilon, o->at.offset);
+                          o->at.norm.epsilon, o->at.norm.offset);
         }));
 }
 
 static int64_t walked_heads(const op *o)
 {
-    return o->in[2]->shape[0] * (o->at.heads + 2 * o->at.kv_heads);
+    return o->in[2]->shape[0] * (o->at.heads.q + 2 * o->at.heads.kv);
 }
 
 static int64_t grad_blocks(const op *o)
@@ -250,11 +250,11 @@ static int64_t grad_blocks(const op *o)
     return blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : blocks;
 }
 
-CUDA_SCRATCH(cuda_head_norm_grad_scratch, grad_blocks(o) * 2 * o->at.head_size * (int64_t)sizeof(float))
+CUDA_SCRATCH(cuda_head_norm_grad_scratch, grad_blocks(o) * 2 * o->at.heads.size * (int64_t)sizeof(float))
 
 static int norm_heads_back(const op *o, const run_context *r)
 {
-    const int32_t size = o->at.head_size;
+    const int32_t size = o->at.heads.size;
     if (size > MOST_HEAD_SIZE)
         return (int)cudaErrorInvalidValue;
     const int64_t blocks = grad_blocks(o);
@@ -264,8 +264,8 @@ static int norm_heads_back(const op *o, const run_context *r)
         return launch(head_norm_backward<T>, (unsigned)blocks, THREADS, 0, r->stream,
                       rows_of<T>(o, r, o->out[0], o->out[1]), rows_of<T>(o, r, o->in[0], o->in[1]),
                       rows_of<T>(o, r, o->in[2], o->in[3]), scratch, data<const T>(o->in[4], r),
-                      data<const T>(o->in[5], r), data<const float>(o->in[6], r), walked_heads(o), o->at.kv_heads,
-                      o->at.offset);
+                      data<const T>(o->in[5], r), data<const float>(o->in[6], r), walked_heads(o), o->at.heads.kv,
+                      o->at.norm.offset);
     });
     for (int i = 0; i < 2 && !failed; i++)
         failed = reduce_partials(r->stream, data<float>(o->out[2 + i], r), scratch + i * size, blocks, size, 2 * size,

@@ -170,7 +170,7 @@ template <typename P, typename K>
 static void each_piece(const op *o, const run_context *r, const tensor *k, const tensor *kn, const tensor *kr, P pieces,
                        K kernel_of)
 {
-    const int32_t heads = o->at.heads, nope = o->at.head_size, rope = (int32_t)kr->shape[1];
+    const int32_t heads = o->at.heads.q, nope = o->at.heads.size, rope = (int32_t)kr->shape[1];
     auto is_wide = [&](int vector) {
         return nope % vector == 0 && rope % vector == 0 && k->pitch % vector == 0 && kn->pitch % vector == 0 &&
                kr->pitch % vector == 0 && aligned_all(data(k, r), data(kn, r), data(kr, r));
@@ -236,7 +236,7 @@ static int decode(const op *o, const run_context *r)
                                  (int32_t)of.rope,
                                  (int32_t)of.v_head_size,
                                  (int32_t)of.rank,
-                                 o->at.scale};
+                                 o->at.attention.scale};
         LAUNCH(append, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)r->stream, in, items);
         return launch(step, dim3((unsigned)of.heads, (unsigned)samples, 1), THREADS, (int)bytes, r->stream, in);
     });

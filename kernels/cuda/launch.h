@@ -54,7 +54,6 @@ int launch_finish_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *n
 enum launch_rule {
 #define UPDATE(name) LAUNCH_##name,
 #include "kernels/table/updates.def"
-#undef UPDATE
     LAUNCH_RULES
 };
 

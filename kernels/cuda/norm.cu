@@ -177,11 +177,11 @@ static void normalise(const op *o, const run_context *r, const norm_operands &of
                       return launch(kernel, (unsigned)in->shape[0], block_threads(columns / v(), MOST_THREADS), shared,
                                     r->stream, (T *)y, data<float>(o->out[1], r), data<float>(of.mean, r), (T *)sum,
                                     (const T *)x, (const T *)w, (const T *)b, (const T *)residual, columns,
-                                    o->at.epsilon, offset);
+                                    o->at.norm.epsilon, offset);
                   }));
 }
 
-CUDA_OP(rmsnorm, normalise(o, r, {nullptr, nullptr, o->in[2], o->out[2]}, o->at.offset))
+CUDA_OP(rmsnorm, normalise(o, r, {nullptr, nullptr, o->in[2], o->out[2]}, o->at.norm.offset))
 CUDA_OP(layernorm, normalise(o, r, {o->out[2], o->in[2], o->in[3], o->out[3]}, 0))
 
 static int64_t grad_blocks(int64_t rows)
@@ -211,7 +211,7 @@ static void norm_grad(const op *o, const run_context *r, const tensor *mean, con
         auto kernel = shared ? norm_backward<T, v(), true> : norm_backward<T, v(), false>;
         return launch(kernel, (unsigned)blocks, block_threads(columns / v(), GRAD_THREADS), shared, r->stream, (T *)dx,
                       scratch, (const T *)dy, (const T *)s, (const T *)w, data<const float>(o->in[3], r),
-                      data<const float>(mean, r), (const T *)addend, in->shape[0], columns, o->at.offset);
+                      data<const float>(mean, r), (const T *)addend, in->shape[0], columns, o->at.norm.offset);
     });
     for (int i = 0; i < 2 && !failed && sums[i]; i++)
         failed = reduce_partials(r->stream, sums[i], scratch + i * columns, blocks, columns, width,

@@ -458,16 +458,16 @@ CUDA_OP(gelu, one(o, r, gelu_forward()))
 CUDA_OP(gelu_grad, two(o, r, gelu_backward()))
 CUDA_OP(gelu_exact, one(o, r, gelu_exact_forward()))
 CUDA_OP(gelu_exact_grad, two(o, r, gelu_exact_backward()))
-CUDA_OP(scale, one(o, r, multiple{o->at.scale}))
-CUDA_OP(soft_cap, one(o, r, soft_cap_forward{o->at.cap}))
-CUDA_OP(soft_cap_grad, two(o, r, soft_cap_backward{o->at.cap}))
+CUDA_OP(scale, one(o, r, multiple{o->at.constants.scale}))
+CUDA_OP(soft_cap, one(o, r, soft_cap_forward{o->at.constants.cap}))
+CUDA_OP(soft_cap_grad, two(o, r, soft_cap_backward{o->at.constants.cap}))
 CUDA_OP(add, two(o, r, sum_of_two()))
 CUDA_OP(swiglu, gated(o, r, silu_gate()))
 CUDA_OP(swiglu_grad, gated_grad(o, r, silu_gate()))
 CUDA_OP(geglu, gated(o, r, gelu_gate()))
 CUDA_OP(geglu_grad, gated_grad(o, r, gelu_gate()))
-CUDA_OP(swiglu_clamped, gated(o, r, clamped_gate{o->at.cap, o->at.scale}))
-CUDA_OP(swiglu_clamped_grad, gated_grad(o, r, clamped_gate{o->at.cap, o->at.scale}))
+CUDA_OP(swiglu_clamped, gated(o, r, clamped_gate{o->at.constants.cap, o->at.constants.scale}))
+CUDA_OP(swiglu_clamped_grad, gated_grad(o, r, clamped_gate{o->at.constants.cap, o->at.constants.scale}))
 
 void cuda_accumulate(const op *o, const run_context *r)
 {
@@ -532,7 +532,7 @@ template <typename W> static int arrange(const op *o, const run_context *r, void
     const int64_t rows = o->in[0]->shape[0];
     return launch(arrange_rows<W>, dim3(blocks_for(words, THREADS), (unsigned)(rows < MOST_ROWS ? rows : MOST_ROWS), 1),
                   THREADS, 0, r->stream, (W *)y, (const W *)x, data<int32_t>(o->in[1], r), rows, words,
-                  o->at.inverse != 0);
+                  o->at.rotation.inverse != 0);
 }
 
 void cuda_arrange(const op *o, const run_context *r)

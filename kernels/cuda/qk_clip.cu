@@ -67,8 +67,8 @@ void cuda_qk_factors(const op *o, const run_context *r)
     const int64_t rows = o->out[0]->shape[0];
     const launch_qk_factors of = {whole<const float>(o, max_logits, r),
                                   max_logits->shape[0],
-                                  o->at.rows,
-                                  o->at.first,
+                                  o->at.qk.layers,
+                                  o->at.qk.layer,
                                   as.heads,
                                   as.blocks,
                                   as.size,

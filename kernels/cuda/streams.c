@@ -54,8 +54,8 @@ static stream_kind kind_of(const op *o)
                                               {STREAM_RECEIVE_DOWN, STREAM_RECEIVE_UP}};
     if (op_copies(o))
         return op_has(o, OP_LEAVES) ? STREAM_STORE : STREAM_LOAD;
-    const axis_row *r = &axis_rows[o->at.axis];
-    return r->edges ? of_edge[!op_has(o, OP_LEAVES)][o->at.upstream != 0] : of_queue[r->queue];
+    const axis_row *r = &axis_rows[o->where.axis];
+    return r->edges ? of_edge[!op_has(o, OP_LEAVES)][o->where.upstream != 0] : of_queue[r->queue];
 }
 
 cudaStream_t streams_after_compute(streams *s, stream_kind kind)
@@ -72,7 +72,7 @@ cudaStream_t streams_start(streams *s, const op *o)
 
 void streams_started(streams *s, const op *o)
 {
-    MUST(o->at.request >= 0 && o->at.request < s->requests, "%s: request %d of %d", o->label, o->at.request,
+    MUST(o->where.request >= 0 && o->where.request < s->requests, "%s: request %d of %d", o->label, o->where.request,
          s->requests);
-    CUDA_MUST(cudaEventRecord(s->done[o->at.request], s->of[kind_of(o)]));
+    CUDA_MUST(cudaEventRecord(s->done[o->where.request], s->of[kind_of(o)]));
 }

@@ -247,7 +247,6 @@ int launch_update(void *stream, int rule, int type, const launch_update_segment 
     static int (*const rules[])(cudaStream_t, int, const update_list &, unsigned, const void *, const float *) = {
 #define UPDATE(name) launch_rule<name##_rule>,
 #include "kernels/table/updates.def"
-#undef UPDATE
     };
     for (int first = 0; first < count; first += LAUNCH_UPDATE_SEGMENTS) {
         update_list list = {};
@@ -323,7 +322,7 @@ void cuda_muon_scale(const op *o, const run_context *r)
     const int64_t n = gram->shape[0];
     float *scale = data<float>(o->out[1], r);
     cuda_launched(o, launch(muon_norm, 1, THREADS, 0, r->stream, scale, data<const float>(gram, r), n, gram->pitch,
-                            o->at.epsilon));
+                            o->at.update.epsilon));
     cuda_launched(o, launch(muon_scaled, square_grid(n), THREADS, 0, r->stream, data<float>(scaled, r), scaled->pitch,
                             data<const float>(gram, r), gram->pitch, (const float *)scale, n));
 }

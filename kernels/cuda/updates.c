@@ -9,7 +9,6 @@
 static const int RULES[OP_COUNT] = {
 #define UPDATE(name) [OP_##name] = LAUNCH_##name,
 #include "kernels/table/updates.def"
-#undef UPDATE
 };
 
 /* The type of the weights, if the op has any besides the fp32 masters. */
@@ -52,15 +51,15 @@ static launch_update_segment segment(const op *o, const run_context *r, int64_t 
                                    .master = row_at(out[0], r, row),
                                    .state = {row_at(out[1], r, row), row_at(out[2], r, row)},
                                    .count = count,
-                                   .scale = o->at.scale,
-                                   .decay = o->at.decay,
-                                   .nesterov = o->at.nesterov,
+                                   .scale = o->at.update.scale,
+                                   .decay = o->at.update.decay,
+                                   .nesterov = o->at.update.nesterov,
                                    .narrow_master = precision_is_narrow((dtype)out[0]->type),
                                    .narrow_state = out[1] && precision_is_narrow((dtype)out[1]->type),
-                                   .site = (uint16_t)(o->at.rounding_site + weighs),
-                                   .stream = o->at.stream,
-                                   .first = o->at.first_element + row * o->at.stride,
-                                   .stride = o->at.stride,
+                                   .site = (uint16_t)(o->at.update.rounding_site + weighs),
+                                   .stream = o->at.update.stream,
+                                   .first = o->at.update.first_element + row * o->at.update.stride,
+                                   .stride = o->at.update.stride,
                                    .columns = o->in[0]->dims > 1 ? o->in[0]->shape[1] : count};
 }
 
@@ -92,4 +91,3 @@ static void alone(const op *o, const run_context *r)
 
 #define UPDATE(name) CUDA_OP(name, alone(o, r))
 #include "kernels/table/updates.def"
-#undef UPDATE

@@ -153,7 +153,7 @@ struct width_operands {
     {
         return {(T *)y[which].at,    (const T *)dy[which].at, (const T *)x[which].at,
                 (const T *)w[which], y[which].pitch,          dy[which].pitch,
-                x[which].pitch,      columns[which],          (float)o->at.width[which]};
+                x[which].pitch,      columns[which],          (float)o->at.norm.width[which]};
     }
     int64_t most_columns() const
     {
@@ -166,7 +166,7 @@ struct width_operands {
     }
     norm_of norm() const
     {
-        return {o->at.epsilon, o->at.offset};
+        return {o->at.norm.epsilon, o->at.norm.offset};
     }
     /* Calls launch(T(), V) with the elements of one access. */
     template <typename F> int each(F launch) const

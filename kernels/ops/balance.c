@@ -14,7 +14,8 @@ static bool is_share(const tensor *t, unsigned slots)
 tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *token_positions,
                            const op_balance *as, double scale)
 {
-    op like = {.kind = OP_expert_load, .in = {experts, token_positions}, .at = {.balance = *as, .scale = 1}};
+    op like = {.kind = OP_expert_load, .in = {experts, token_positions}, .at.balance = *as};
+    like.at.balance.scale = 1;
     tensor *load = record_first(r, name, &like, 1);
     for (axis a = 0; a < AXIS_COUNT; a++)
         if (axis_rows[a].layers && is_share(load, r->grid.group[a].slots))
@@ -31,7 +32,7 @@ void infer_expert_load(op *o)
     OPERANDS_CHECK(infer_is_matrix(experts, DTYPE_INT32, experts->shape[0], experts->shape[1]), "experts int32[t, k]");
     OPERANDS_CHECK(!o->in[1] || infer_is_vector(o->in[1], DTYPE_INT32, experts->shape[0]), "token_positions int32[t]");
     OPERANDS_CHECK(as->groups > 0 && as->experts > 0 && as->sequence >= 0 && (as->sequence > 0 || as->groups == 1),
-                   "attributes.balance must say how many groups and experts there are; one group without a sequence");
+                   "balance must say how many groups and experts there are; one group without a sequence");
     infer_shape(o->out[0], DTYPE_FP32, 2, as->groups, as->experts, 0);
     /* Ranks that divide samples have groups of their own; others have a share of each group's count. */
     operands_place(o, "b.>b 0.>p");
@@ -102,7 +103,7 @@ static void check_logits(const op *o, const tensor *logits, const tensor *load, 
     OPERANDS_CHECK(!token_positions || infer_is_vector(token_positions, DTYPE_INT32, logits->shape[0]),
                    "token_positions int32[t]");
     OPERANDS_CHECK(o->at.balance.sequence > 0 || (o->at.balance.sequence == 0 && load->shape[0] == 1),
-                   "attributes.balance.sequence must not be negative; 0: there is one group");
+                   "balance.sequence must not be negative; 0: there is one group");
 }
 
 void record_balance(recorder *r, const char *name, tensor *sums, const record_balance_in *in, const op_balance *as)

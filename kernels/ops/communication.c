@@ -11,15 +11,15 @@ static tensor *record_collective(recorder *r, const char *name, axis a, const op
          axis_name(a));
     if (r->grid.group[a].ranks == 1)
         return o.in[0];
-    o.at = op_along(r->grid.group, a);
-    o.at.rows = like->at.rows;
-    o.at.replicate = like->at.replicate;
+    o.where = op_along(r->grid.group, a);
+    o.where.rows = like->where.rows;
+    o.where.replicate = like->where.replicate;
     return record_first(r, name, &o, 1);
 }
 
 static void check_group(const op *o)
 {
-    OPERANDS_CHECK(o->at.group_size >= 1 && o->at.group_rank >= 0 && o->at.group_rank < o->at.group_size,
+    OPERANDS_CHECK(o->where.group_size >= 1 && o->where.group_rank >= 0 && o->where.group_rank < o->where.group_size,
                    "group_rank of group_size");
 }
 
@@ -27,30 +27,30 @@ static void check_group(const op *o)
 static void own_rows(int64_t *first, int64_t *count, const op *o, int64_t whole)
 {
     *first = 0;
-    if (o->at.owner >= 0)
-        *count = o->at.group_rank == o->at.owner ? whole : 0;
+    if (o->where.owner >= 0)
+        *count = o->where.group_rank == o->where.owner ? whole : 0;
     else
-        shard_rows(first, count, whole, o->at.group_size, o->at.group_rank);
+        shard_rows(first, count, whole, o->where.group_size, o->where.group_rank);
 }
 
 /* True if one stage alone has the whole tensor; between stages, such a tensor is placed as if the stage were alone. */
 static bool is_a_stages_own(const op *o)
 {
-    return o->at.owner >= 0 && axis_between_stages((axis)o->at.axis);
+    return o->where.owner >= 0 && axis_between_stages((axis)o->where.axis);
 }
 
 tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows)
 {
-    return record_collective(r, name, a, &(op){.kind = OP_all_gather, .in = {x}, .at.rows = rows});
+    return record_collective(r, name, a, &(op){.kind = OP_all_gather, .in = {x}, .where.rows = rows});
 }
 
 tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tensor *x, int64_t rows)
 {
     return record_collective(r, name, a,
-                             &(op){.kind = OP_all_gather, .in = {x}, .at = {.rows = rows, .replicate = true}});
+                             &(op){.kind = OP_all_gather, .in = {x}, .where = {.rows = rows, .replicate = true}});
 }
 
-/* shard(0) -> shared: the reduce-scatter sums its cotangents. With attributes.replicate the result has no sum of
+/* shard(0) -> shared: the reduce-scatter sums its cotangents. With where.replicate the result has no sum of
  * cotangents: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not
  * differentiated. */
 void infer_all_gather(op *o)
@@ -58,12 +58,12 @@ void infer_all_gather(op *o)
     const tensor *x = o->in[0];
     check_group(o);
     if (is_a_stages_own(o))
-        operands_place_along(o, o->at.replicate ? "r>r" : "r>s");
+        operands_place_along(o, o->where.replicate ? "r>r" : "r>s");
     else
-        operands_place_along(o, o->at.replicate ? "0>r o>r" : "0>s o>s");
-    int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size, first, count;
+        operands_place_along(o, o->where.replicate ? "0>r o>r" : "0>s o>s");
+    int64_t rows = o->where.rows ? o->where.rows : x->shape[0] * o->where.group_size, first, count;
     own_rows(&first, &count, o, rows);
-    OPERANDS_CHECK(x->dims > 0 && x->shape[0] == count, "x must have this rank's share of attributes.rows rows");
+    OPERANDS_CHECK(x->dims > 0 && x->shape[0] == count, "x must have this rank's share of where.rows rows");
     infer_shape(o->out[0], (dtype)x->type, x->dims, rows, x->shape[1], x->shape[2]);
 }
 
@@ -71,22 +71,23 @@ COST(all_gather, cost_moved(o))
 
 void gradient_all_gather(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    MUST(!o->at.replicate, "%s: it has no gradient, because nobody sums cotangents of its result", o->label);
-    recorder_flow(r, o->in[0], record_reduce_scatter(r, "dx", (axis)o->at.axis, cotangent[0]));
+    MUST(!o->where.replicate, "%s: it has no gradient, because nobody sums cotangents of its result", o->label);
+    recorder_flow(r, o->in[0], record_reduce_scatter(r, "dx", (axis)o->where.axis, cotangent[0]));
 }
 
 tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x)
 {
-    return record_collective(r, name, a, &(op){.kind = OP_reduce_scatter, .in = {x}, .at.rows = x->shape[0]});
+    return record_collective(r, name, a, &(op){.kind = OP_reduce_scatter, .in = {x}, .where.rows = x->shape[0]});
 }
 
 void infer_reduce_scatter(op *o)
 {
     const tensor *x = o->in[0];
     check_group(o);
-    operands_place_along(o, is_a_stages_own(o) ? "p>r" : o->at.owner >= 0 ? "p>o" : "p>0");
-    OPERANDS_CHECK(x->dims > 0 && (o->at.rows ? x->shape[0] == o->at.rows : x->shape[0] % o->at.group_size == 0),
-                   "x must have attributes.rows rows, or rows that the group divides");
+    operands_place_along(o, is_a_stages_own(o) ? "p>r" : o->where.owner >= 0 ? "p>o" : "p>0");
+    OPERANDS_CHECK(x->dims > 0 &&
+                       (o->where.rows ? x->shape[0] == o->where.rows : x->shape[0] % o->where.group_size == 0),
+                   "x must have where.rows rows, or rows that the group divides");
     int64_t first, count;
     own_rows(&first, &count, o, x->shape[0]);
     infer_shape(o->out[0], (dtype)x->type, x->dims, count, x->shape[1], x->shape[2]);
@@ -99,12 +100,12 @@ COST(reduce_scatter, cost_each(o, 1, 0))
 void gradient_reduce_scatter(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
     recorder_flow(r, o->in[0],
-                  record_all_gather_replicate(r, "dx", (axis)o->at.axis, cotangent[0], o->in[0]->shape[0]));
+                  record_all_gather_replicate(r, "dx", (axis)o->where.axis, cotangent[0], o->in[0]->shape[0]));
 }
 
 tensor *record_all_to_all(recorder *r, const char *name, axis a, tensor *x)
 {
-    return record_collective(r, name, a, &(op){.kind = OP_all_to_all, .in = {x}, .at.rows = x->shape[0]});
+    return record_collective(r, name, a, &(op){.kind = OP_all_to_all, .in = {x}, .where.rows = x->shape[0]});
 }
 
 /* Rows change ranks: they are divided before and after. Without rows, x holds each rank's part for this one: together
@@ -113,27 +114,27 @@ void infer_all_to_all(op *o)
 {
     const tensor *x = o->in[0];
     check_group(o);
-    if (o->at.rows > 0) {
+    if (o->where.rows > 0) {
         operands_place_along(o, "0>0");
-        OPERANDS_CHECK(x->dims == 2 && x->shape[0] == o->at.rows && x->shape[0] % o->at.group_size == 0,
-                       "x must have attributes.rows rows, as many for each rank");
+        OPERANDS_CHECK(x->dims == 2 && x->shape[0] == o->where.rows && x->shape[0] % o->where.group_size == 0,
+                       "x must have where.rows rows, as many for each rank");
         infer_shape_like(o->out[0], x);
         return;
     }
-    operands_place_along(o, o->at.owner >= 0 ? "p>o" : "p>0");
-    OPERANDS_CHECK(x->dims == 2 && x->shape[0] == (o->at.owner >= 0 ? 1 : o->at.group_size),
+    operands_place_along(o, o->where.owner >= 0 ? "p>o" : "p>0");
+    OPERANDS_CHECK(x->dims == 2 && x->shape[0] == (o->where.owner >= 0 ? 1 : o->where.group_size),
                    "x[ranks, n], or of the owner [1, n]");
-    bool mine = o->at.owner < 0 || o->at.owner == o->at.group_rank;
-    infer_shape(o->out[0], (dtype)x->type, 2, mine ? o->at.group_size : 0, x->shape[1], 0);
+    bool mine = o->where.owner < 0 || o->where.owner == o->where.group_rank;
+    infer_shape(o->out[0], (dtype)x->type, 2, mine ? o->where.group_size : 0, x->shape[1], 0);
 }
 
 COST(all_to_all, cost_moved(o))
 
 void gradient_all_to_all(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    if (o->at.rows == 0)
+    if (o->where.rows == 0)
         gradient_refuse(o);
-    recorder_flow(r, o->in[0], record_all_to_all(r, "dx", (axis)o->at.axis, cotangent[0]));
+    recorder_flow(r, o->in[0], record_all_to_all(r, "dx", (axis)o->where.axis, cotangent[0]));
 }
 
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x)
@@ -145,7 +146,7 @@ void infer_all_reduce(op *o)
 {
     check_group(o);
     operands_place_along(o, "p>r");
-    OPERANDS_CHECK(o->at.first >= 0 && o->at.rows >= 0 && o->at.first + o->at.rows <= o->in[0]->shape[0],
+    OPERANDS_CHECK(o->where.first >= 0 && o->where.rows >= 0 && o->where.first + o->where.rows <= o->in[0]->shape[0],
                    "the rows that are summed must be rows of x");
     infer_shape_like(o->out[0], o->in[0]);
 }
@@ -166,7 +167,7 @@ void infer_copy_to_shards(op *o)
 }
 
 COST(copy_to_shards, ((void)o, (op_cost){0, 0}))
-GRADIENT_BY(copy_to_shards, recorder_flow(r, o->in[0], record_all_reduce(r, "dx", (axis)o->at.axis, cotangent[0])))
+GRADIENT_BY(copy_to_shards, recorder_flow(r, o->in[0], record_all_reduce(r, "dx", (axis)o->where.axis, cotangent[0])))
 
 /* ---- other axes ------------------------------------------------------------------------------------------------ */
 
@@ -188,7 +189,7 @@ tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back)
     if (coordinates == 0)
         return x;
     MUST(slots_of_rows(x) == from, "%s: its rows are not divided as experts' tokens are", x->name);
-    return record_first(r, name, &(op){.kind = OP_regroup, .in = {x}, .at.first = back ? coordinates : blocks}, 1);
+    return record_first(r, name, &(op){.kind = OP_regroup, .in = {x}, .where.slots = back ? coordinates : blocks}, 1);
 }
 
 void infer_regroup(op *o)
@@ -196,7 +197,7 @@ void infer_regroup(op *o)
     tensor *x = o->in[0], *y = o->out[0];
     y->place = x->place;
     for (int i = 0; i < AXIS_SLOTS; i++) {
-        bool was = slots_of_rows(x) >> i & 1, is = o->at.first >> i & 1;
+        bool was = slots_of_rows(x) >> i & 1, is = o->where.slots >> i & 1;
         OPERANDS_CHECK(was || !is || x->place.along[i].kind == PLACE_REPLICATE, "what x is divided along");
         if (was || is)
             y->place.along[i] = is ? place_shard(0) : place_replicate();
@@ -208,22 +209,22 @@ COST(regroup, ((void)o, (op_cost){0, 0}))
 
 void gradient_regroup(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    op back = {.kind = OP_regroup, .in = {cotangent[0]}, .at.first = slots_of_rows(o->in[0])};
+    op back = {.kind = OP_regroup, .in = {cotangent[0]}, .where.slots = slots_of_rows(o->in[0])};
     recorder_flow(r, o->in[0], gradient_by(r, &back));
 }
 
-INFER(send, OPERANDS_CHECK(o->at.peer >= 0, "the neighbour's rank"))
+INFER(send, OPERANDS_CHECK(o->where.peer >= 0, "the neighbour's rank"))
 GRADIENTLESS(send, cost_moved(o))
 
 void infer_receive(op *o)
 {
-    OPERANDS_CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "what is received must be described, and from whom");
+    OPERANDS_CHECK(o->out[0]->dims > 0 && o->where.peer >= 0, "what is received must be described, and from whom");
 }
 
 GRADIENTLESS(receive, cost_moved(o))
 
 /* The operands belong to the op that the wait ends, which was checked. */
-INFER(wait, OPERANDS_CHECK(o->at.request >= 0, "the asynchronous op's request"))
+INFER(wait, OPERANDS_CHECK(o->where.request >= 0, "the asynchronous op's request"))
 COST(wait, ((void)o, (op_cost){0, 0}))
 
 NO_GRADIENT(wait)

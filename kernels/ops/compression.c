@@ -9,8 +9,8 @@ int64_t compression_part_bytes(const op *o, const tensor *x)
 {
     int64_t first, rows, width = x->dims > 1 ? x->shape[1] : 1;
     compress_method m = {(compress_kind)o->at.compression.kind, (double)o->at.compression.density};
-    int ranks = o->at.rows > 0 ? o->at.group_size : compression_parts(o, x);
-    shard_rows(&first, &rows, o->at.rows > 0 ? o->at.rows : x->shape[0], ranks, 0);
+    int ranks = o->where.rows > 0 ? o->where.group_size : compression_parts(o, x);
+    shard_rows(&first, &rows, o->where.rows > 0 ? o->where.rows : x->shape[0], ranks, 0);
     return compress_bytes(&m, rows * width);
 }
 
@@ -20,7 +20,7 @@ static const double operations[COMPRESS_KINDS] = {
 static void check_method(const op *o)
 {
     OPERANDS_CHECK(o->at.compression.kind > COMPRESS_NONE && o->at.compression.kind < COMPRESS_KINDS &&
-                       o->at.group_size >= 1 &&
+                       o->where.group_size >= 1 &&
                        (o->at.compression.kind < COMPRESS_TOPK ||
                         (o->at.compression.density > 0 && o->at.compression.density <= 1)),
                    "a method, its density, and parts");

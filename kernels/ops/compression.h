@@ -6,7 +6,7 @@
 /* The number of parts into which the rows of x are divided, and the bytes of each in a message. */
 static inline int compression_parts(const op *o, const tensor *x)
 {
-    return x->dims == 1 || o->at.owner >= 0 || o->at.rows > 0 ? 1 : o->at.group_size;
+    return x->dims == 1 || o->where.owner >= 0 || o->where.rows > 0 ? 1 : o->where.group_size;
 }
 
 int64_t compression_part_bytes(const op *o, const tensor *x);

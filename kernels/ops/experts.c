@@ -1,5 +1,5 @@
 /* Routing of tokens to experts' rows, and back. The device alone knows the number of an expert's rows: shapes follow
- * from attributes.rows. */
+ * from routing.rows. */
 #include "kernels/ops/family.h"
 
 /* True for int32[t, k], with k at most ROUTING_ACTIVE experts a token. */
@@ -93,7 +93,9 @@ GRADIENTLESS(route_grad, cost_of(o, 5 * cost_elements(o->in[1]), 0))
 record_row_ids record_assign(recorder *r, const char *name, tensor *experts, int64_t rows, const op_routing *as,
                              int64_t first)
 {
-    op like = {.kind = OP_assign, .in = {experts}, .at = {.rows = rows, .first = first, .routing = *as}};
+    op like = {.kind = OP_assign, .in = {experts}, .at.routing = *as};
+    like.at.routing.rows = rows;
+    like.at.routing.first = first;
     const op *made = recorder_record(r, name, &like, 3, NULL);
     return (record_row_ids){made->out[0], made->out[1]};
 }
@@ -103,11 +105,11 @@ void infer_assign(op *o)
     const tensor *experts = o->in[0];
     const op_routing *as = &o->at.routing;
     OPERANDS_CHECK(is_choice(experts, experts->shape[0]), "experts int32[t, k], k at most 32");
-    OPERANDS_CHECK(as->local >= 1 && as->local <= ROUTING_EXPERTS && o->at.first >= 0 && as->slots == 0,
+    OPERANDS_CHECK(as->local >= 1 && as->local <= ROUTING_EXPERTS && as->first >= 0 && as->slots == 0,
                    "between 1 and 512 experts, and no slots");
-    OPERANDS_CHECK(o->at.rows >= 1 && as->skip >= 0 && as->skip % o->at.rows == 0,
+    OPERANDS_CHECK(as->rows >= 1 && as->skip >= 0 && as->skip % as->rows == 0,
                    "rows from a multiple of their number on");
-    OPERANDS_CHECK(tensor_elements(experts) <= INT32_MAX && o->at.rows <= INT32_MAX, "fewer than 2^31 assignments");
+    OPERANDS_CHECK(tensor_elements(experts) <= INT32_MAX && as->rows <= INT32_MAX, "fewer than 2^31 assignments");
     infer_shape_like(o->out[0], experts);
     infer_shape(o->out[1], DTYPE_INT32, 1, as->local + 1, 0, 0);
     operands_place(o, "0>00 s>p0");
@@ -118,7 +120,8 @@ GRADIENTLESS(assign, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) +
 void record_slots(recorder *r, const char *name, const record_slots_out *out, tensor *experts, int64_t rows,
                   const op_routing *as)
 {
-    op like = {.kind = OP_slots, .in = {experts}, .at = {.rows = rows, .routing = *as}};
+    op like = {.kind = OP_slots, .in = {experts}, .at.routing = *as};
+    like.at.routing.rows = rows;
     const op *made = recorder_record(r, name, &like, 7, NULL);
     *out->row_ids = made->out[0];
     *out->ids = made->out[1];
@@ -132,10 +135,10 @@ void infer_slots(op *o)
     OPERANDS_CHECK(is_choice(experts, experts->shape[0]), "experts int32[t, k], k at most 32");
     OPERANDS_CHECK(as->slots >= 1 && as->slots <= as->experts && as->experts <= ROUTING_EXPERTS,
                    "an expert for each slot, and at most 512");
-    OPERANDS_CHECK(o->at.rows >= 1 && o->at.rows % as->slots == 0 && as->skip >= 0, "as many rows in each slot");
-    OPERANDS_CHECK(tensor_elements(experts) <= INT32_MAX && o->at.rows <= INT32_MAX, "fewer than 2^31 assignments");
+    OPERANDS_CHECK(as->rows >= 1 && as->rows % as->slots == 0 && as->skip >= 0, "as many rows in each slot");
+    OPERANDS_CHECK(tensor_elements(experts) <= INT32_MAX && as->rows <= INT32_MAX, "fewer than 2^31 assignments");
     infer_shape_like(o->out[0], experts);
-    infer_shape(o->out[1], DTYPE_INT32, 2, o->at.rows, 1, 0);
+    infer_shape(o->out[1], DTYPE_INT32, 2, as->rows, 1, 0);
     infer_shape(o->out[2], DTYPE_INT32, 1, as->slots + 1, 0, 0);
     operands_place(o, "0>000");
 }
@@ -144,8 +147,8 @@ GRADIENTLESS(slots, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + 
 
 void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_capacity *as, int64_t first)
 {
-    op like = {.kind = OP_overflow, .in = {experts}, .out = {over}, .at = {.first = first, .capacity = *as}};
-    like.at.accumulate = OP_ADDS;
+    op like = {.kind = OP_overflow, .in = {experts}, .out = {over}, .at = {.accumulate = OP_ADDS, .capacity = *as}};
+    like.at.capacity.first = first;
     recorder_record(r, name, &like, 0, NULL);
 }
 
@@ -186,7 +189,7 @@ static void check_weights(const op *o, const tensor *weights, const tensor *row_
 tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *row_ids, tensor *offsets, int64_t rows,
                         int slots)
 {
-    op like = {.kind = OP_dispatch, .in = {x, row_ids, offsets}, .at.rows = rows};
+    op like = {.kind = OP_dispatch, .in = {x, row_ids, offsets}, .at.routing.rows = rows};
     like.at.routing.slots = slots;
     return record_first(r, name, &like, 1);
 }
@@ -197,9 +200,9 @@ void infer_dispatch(op *o)
     OPERANDS_CHECK(infer_is_activation(x), "x[t, h]");
     check_positions(o, o->in[1], o->in[2], x->shape[0]);
     check_weights(o, o->in[3], o->in[1]);
-    OPERANDS_CHECK(o->at.rows >= 1 && o->at.rows <= INT32_MAX, "between 1 and 2^31 - 1 rows");
-    check_slots(o, o->in[2], o->at.rows);
-    infer_shape(o->out[0], (dtype)x->type, 2, o->at.rows, x->shape[1], 0);
+    OPERANDS_CHECK(o->at.routing.rows >= 1 && o->at.routing.rows <= INT32_MAX, "between 1 and 2^31 - 1 rows");
+    check_slots(o, o->in[2], o->at.routing.rows);
+    infer_shape(o->out[0], (dtype)x->type, 2, o->at.routing.rows, x->shape[1], 0);
     operands_place(o, "0000>0 sp0s>0 rp0s>0");
 }
 
@@ -244,7 +247,8 @@ void gradient_combine(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
     tensor *dy = cotangent[0], *rows = o->in[0], *weights = o->in[3], *addend = o->in[4];
     tensor *row_ids = recorder_use(r, o->in[1]);
     if (recorder_wants(r, rows)) {
-        op like = {.kind = OP_dispatch, .in = {dy, row_ids, recorder_use(r, o->in[2])}, .at.rows = rows->shape[0]};
+        op like = {
+            .kind = OP_dispatch, .in = {dy, row_ids, recorder_use(r, o->in[2])}, .at.routing.rows = rows->shape[0]};
         like.in[3] = weights ? recorder_use(r, weights) : NULL;
         like.at.routing.slots = o->at.routing.slots;
         recorder_flow(r, rows, gradient_by(r, &like));

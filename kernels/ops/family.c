@@ -9,11 +9,11 @@ tensor *record_first(recorder *r, const char *name, const op *like, unsigned out
 
 void infer_check_heads(const op *o, const tensor *q, const tensor *k)
 {
-    const op_attributes *at = &o->at;
-    OPERANDS_CHECK(heads_divide(at->heads, at->kv_heads), "heads must be a multiple of kv_heads");
-    OPERANDS_CHECK(at->head_size > 0 && infer_is_activation(q) && q->shape[1] == (int64_t)at->heads * at->head_size,
+    const op_heads *heads = &o->at.heads;
+    OPERANDS_CHECK(heads_divide(heads->q, heads->kv), "heads must be a multiple of kv_heads");
+    OPERANDS_CHECK(heads->size > 0 && infer_is_activation(q) && q->shape[1] == (int64_t)heads->q * heads->size,
                    "q[t, heads head_size]");
-    OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, k->shape[0], (int64_t)at->kv_heads * at->head_size),
+    OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, k->shape[0], (int64_t)heads->kv * heads->size),
                    "k[t, kv_heads head_size] of q's type");
 }
 

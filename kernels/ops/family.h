@@ -24,7 +24,6 @@
     op_cost cost_##name(const op *o);                                                                                  \
     void gradient_##name(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]);
 #include "kernels/table/ops.def"
-#undef OP
 
 /* ---- recording ----------------------------------------------------------------------------------------------- */
 

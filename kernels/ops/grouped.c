@@ -2,6 +2,7 @@
 #include "kernels/grouped.h"
 
 #include "kernels/ops/family.h"
+#include "kernels/record/product.h"
 
 grouped_product grouped_of(const op *o)
 {
@@ -57,10 +58,11 @@ void infer_grouped_linear(op *o)
 {
     const tensor *x = o->in[0], *w = o->in[1];
     int64_t experts = check_experts(o, w, o->in[2]);
-    OPERANDS_CHECK(infer_is_activation(x) && infer_is_matrix(w, (dtype)x->type, w->shape[0], x->shape[1]),
-                   "x[R, c], w[E n, c] of one type");
-    OPERANDS_CHECK(!o->in[3] || infer_is_vector(o->in[3], (dtype)x->type, w->shape[0]), "bias[E n] of x's type");
-    infer_shape(o->out[0], (dtype)x->type, 2, x->shape[0], w->shape[0] / experts, 0);
+    const precision_row *row = product_precision(o);
+    OPERANDS_CHECK(row && x->dims == 2 && w->dims == 2 && w->shape[1] == x->shape[1],
+                   "x[R, c], w[E n, c] of one precision");
+    OPERANDS_CHECK(!o->in[3] || infer_is_vector(o->in[3], row->compute, w->shape[0]), "bias[E n] of its compute type");
+    infer_shape(o->out[0], row->compute, 2, x->shape[0], w->shape[0] / experts, 0);
     operands_place(o, PLACE_GROUPED);
 }
 
@@ -87,10 +89,10 @@ void infer_grouped_linear_grad_input(op *o)
 {
     const tensor *dy = o->in[0], *w = o->in[1];
     int64_t experts = check_experts(o, w, o->in[2]);
-    OPERANDS_CHECK(infer_is_activation(dy) && w->dims == 2 && w->type == dy->type &&
-                       w->shape[0] == experts * dy->shape[1],
-                   "dy[R, n], w[E n, c] of one type");
-    infer_shape(o->out[0], (dtype)dy->type, 2, dy->shape[0], w->shape[1], 0);
+    const precision_row *row = product_precision(o);
+    OPERANDS_CHECK(row && dy->dims == 2 && w->dims == 2 && w->shape[0] == experts * dy->shape[1],
+                   "dy[R, n], w[E n, c] of one precision");
+    infer_shape(o->out[0], row->compute, 2, dy->shape[0], w->shape[1], 0);
     operands_place(o, PLACE_GROUPED);
 }
 
@@ -100,9 +102,9 @@ void infer_grouped_linear_grad_weight(op *o)
 {
     const tensor *dy = o->in[0], *x = o->in[1], *dw = o->out[0];
     int64_t experts = check_experts(o, dw, o->in[2]);
-    OPERANDS_CHECK(infer_is_activation(dy) && infer_is_matrix(x, (dtype)dy->type, dy->shape[0], x->shape[1]) &&
+    OPERANDS_CHECK(product_precision(o) && dy->dims == 2 && x->dims == 2 && x->shape[0] == dy->shape[0] &&
                        infer_is_matrix(dw, DTYPE_FP32, experts * dy->shape[1], x->shape[1]),
-                   "dy[R, n], x[R, c] of one type, dw[E n, c] fp32");
+                   "dy[R, n], x[R, c] of one precision, dw[E n, c] fp32");
     operands_place(o, "000>p 000>r");
 }
 

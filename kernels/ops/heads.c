@@ -9,7 +9,7 @@ static double both(const op *o)
 
 record_qkv record_split_heads(recorder *r, tensor *qkv, const op_attributes *at)
 {
-    int64_t q = (int64_t)at->heads * at->head_size, k = (int64_t)at->kv_heads * at->head_size;
+    int64_t q = (int64_t)at->heads.q * at->heads.size, k = (int64_t)at->heads.kv * at->heads.size;
     return (record_qkv){.q = recorder_columns(r, qkv, 0, q),
                         .k = recorder_columns(r, qkv, q, k),
                         .v = recorder_columns(r, qkv, q + k, qkv->shape[1] - q - k)};
@@ -32,7 +32,7 @@ static void check_tokens(const op *o, const tensor *q, const tensor *k)
 
 static void check_head_weights(const op *o, const tensor *wq, const tensor *wk, dtype type)
 {
-    OPERANDS_CHECK(infer_is_vector(wq, type, o->at.head_size) && infer_is_vector(wk, type, o->at.head_size),
+    OPERANDS_CHECK(infer_is_vector(wq, type, o->at.heads.size) && infer_is_vector(wk, type, o->at.heads.size),
                    "wq[head_size], wk[head_size] of the same type");
 }
 
@@ -43,7 +43,7 @@ void infer_head_norm(op *o)
     check_head_weights(o, o->in[2], o->in[3], (dtype)q->type);
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
-    infer_shape(o->out[2], DTYPE_FP32, 2, q->shape[0], o->at.heads + o->at.kv_heads, 0);
+    infer_shape(o->out[2], DTYPE_FP32, 2, q->shape[0], o->at.heads.q + o->at.heads.kv, 0);
     operands_place(o, "rrrr>rrr 11ss>111 00ss>000 ssss>sss");
 }
 
@@ -71,10 +71,10 @@ void infer_head_norm_grad(op *o)
     check_tokens(o, q, k);
     OPERANDS_CHECK(infer_same(o->in[0], q) && infer_same(o->in[1], k), "dyq like q, dyk like k");
     check_head_weights(o, o->in[4], o->in[5], (dtype)q->type);
-    OPERANDS_CHECK(infer_is_matrix(o->in[6], DTYPE_FP32, q->shape[0], o->at.heads + o->at.kv_heads),
+    OPERANDS_CHECK(infer_is_matrix(o->in[6], DTYPE_FP32, q->shape[0], o->at.heads.q + o->at.heads.kv),
                    "rstd[t, heads + kv_heads] fp32");
     for (int i = 2; i < 4; i++)
-        OPERANDS_CHECK(infer_is_vector(o->out[i], DTYPE_FP32, o->at.head_size), "dwq[head_size], dwk[head_size] fp32");
+        OPERANDS_CHECK(infer_is_vector(o->out[i], DTYPE_FP32, o->at.heads.size), "dwq[head_size], dwk[head_size] fp32");
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
     operands_place(o, "rrrrrrr>rrrr 1111ss1>11pp 0000ss0>00pp ppsssss>pppp");
@@ -88,7 +88,7 @@ static void check_widths(const op *o, const tensor *q, const tensor *k)
 {
     OPERANDS_CHECK(infer_is_activation(q) && k->dims == 2 && k->type == q->type && k->shape[0] == q->shape[0],
                    "q[t, n], k[t, m] of one type");
-    OPERANDS_CHECK(o->at.width[0] >= q->shape[1] && o->at.width[1] >= k->shape[1],
+    OPERANDS_CHECK(o->at.norm.width[0] >= q->shape[1] && o->at.norm.width[1] >= k->shape[1],
                    "widths of at least a rank's elements");
 }
 
@@ -133,7 +133,7 @@ void infer_width_norm(op *o)
     check_widths(o, q, k);
     check_width_weights(o, q, k, o->in[2], o->in[3]);
     check_sums(o, o->in[4], q);
-    OPERANDS_CHECK(o->at.epsilon >= 0, "epsilon must not be negative");
+    OPERANDS_CHECK(o->at.norm.epsilon >= 0, "epsilon must not be negative");
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
     operands_place(o, "rrrrr>rr 1100s>11 00ss0>00 sssss>ss");
@@ -212,13 +212,14 @@ void record_rope(recorder *r, const char *name, record_qkv *x, tensor *positions
 
 static void check_rope_heads(const op *o, const tensor *q, const tensor *k)
 {
-    if (o->at.kv_heads) {
+    if (o->at.heads.kv) {
         check_tokens(o, q, k);
         return;
     }
-    OPERANDS_CHECK(o->at.heads > 0 && infer_is_activation(q) && q->shape[1] == (int64_t)o->at.heads * o->at.head_size,
+    OPERANDS_CHECK(o->at.heads.q > 0 && infer_is_activation(q) &&
+                       q->shape[1] == (int64_t)o->at.heads.q * o->at.heads.size,
                    "q[t, heads head_size]");
-    OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, q->shape[0], k->shape[1]) && k->shape[1] < o->at.head_size,
+    OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, q->shape[0], k->shape[1]) && k->shape[1] < o->at.heads.size,
                    "without kv_heads k[t, fewer than head_size] of q's type is the one head of all");
 }
 
@@ -227,13 +228,13 @@ void infer_rope(op *o)
     const tensor *q = o->in[0], *k = o->in[1], *table = o->in[3];
     check_rope_heads(o, q, k);
     OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, q->shape[0]), "positions int32[t]");
-    OPERANDS_CHECK(table->shape[1] % 2 == 0 && table->shape[1] <= o->at.head_size - latent_unrotated(o),
+    OPERANDS_CHECK(table->shape[1] % 2 == 0 && table->shape[1] <= o->at.heads.size - latent_unrotated(o),
                    "the table's width must be even, and at most head_size, or k's columns where kv_heads is 0");
     OPERANDS_CHECK(infer_is_matrix(table, DTYPE_FP32, table->shape[0], table->shape[1]),
                    "table[positions, rotated] fp32");
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
-    operands_place(o, o->at.kv_heads ? "rr..>rr 00..>00 11..>11 ss..>ss pp..>pp"
+    operands_place(o, o->at.heads.kv ? "rr..>rr 00..>00 11..>11 ss..>ss pp..>pp"
                                      : "rr..>rr 00..>00 1s..>1s 1p..>1p 1r..>1r ss..>ss pp..>pp");
 }
 
@@ -242,7 +243,7 @@ op_cost cost_rope(const op *o)
     /* a token reads one row of the table */
     double bytes = 2 * (cost_bytes(o->in[0]) + cost_bytes(o->in[1])) + cost_bytes(o->in[2]) +
                    (double)o->in[0]->shape[0] * (double)o->in[3]->shape[1] * 4;
-    double heads = (double)(o->at.heads + latent_key_heads(o));
+    double heads = (double)(o->at.heads.q + latent_key_heads(o));
     return (op_cost){3 * heads * (double)o->in[0]->shape[0] * (double)o->in[3]->shape[1], bytes};
 }
 
@@ -250,6 +251,6 @@ void gradient_rope(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]
 {
     MUST(cotangent[0] && cotangent[1], "%s: q and k must both be used", o->label);
     op like = rope_of(cotangent[0], cotangent[1], o->in[2], o->in[3], &o->at);
-    like.at.inverse = !o->at.inverse;
+    like.at.rotation.inverse = !o->at.rotation.inverse;
     gradient_of_each(r, &like, o->in, 2);
 }

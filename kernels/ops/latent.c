@@ -7,19 +7,19 @@ tensor *record_join_keys(recorder *r, const char *name, tensor *kn, tensor *kr, 
 {
     const op o = {.kind = OP_join_keys,
                   .in = {kn, kr},
-                  .at = {.heads = heads, .head_size = (int32_t)(heads > 0 ? kn->shape[1] / heads : 0)}};
+                  .at.heads = {.q = heads, .size = (int32_t)(heads > 0 ? kn->shape[1] / heads : 0)}};
     return record_first(r, name, &o, 1);
 }
 
 void infer_join_keys(op *o)
 {
     const tensor *kn = o->in[0], *kr = o->in[1];
-    OPERANDS_CHECK(o->at.heads > 0 && o->at.head_size > 0 && infer_is_activation(kn) &&
-                       kn->shape[1] == (int64_t)o->at.heads * o->at.head_size,
+    OPERANDS_CHECK(o->at.heads.q > 0 && o->at.heads.size > 0 && infer_is_activation(kn) &&
+                       kn->shape[1] == (int64_t)o->at.heads.q * o->at.heads.size,
                    "kn[t, heads head_size]");
     OPERANDS_CHECK(infer_is_matrix(kr, (dtype)kn->type, kn->shape[0], kr->shape[1]) && kr->shape[1] > 0,
                    "kr[t, rope] of kn's type");
-    infer_shape(o->out[0], (dtype)kn->type, 2, kn->shape[0], kn->shape[1] + o->at.heads * kr->shape[1], 0);
+    infer_shape(o->out[0], (dtype)kn->type, 2, kn->shape[0], kn->shape[1] + o->at.heads.q * kr->shape[1], 0);
     operands_place(o, "rr>r 1s>1 00>0 ss>s");
 }
 
@@ -29,11 +29,11 @@ GRADIENT_BY(join_keys, gradient_of_each(r, &(op){.kind = OP_split_keys, .in = {c
 void infer_split_keys(op *o)
 {
     const tensor *dk = o->in[0];
-    int64_t heads = o->at.heads, rope = heads > 0 ? dk->shape[1] / heads - o->at.head_size : 0;
-    OPERANDS_CHECK(infer_is_activation(dk) && rope > 0 && o->at.head_size > 0 &&
-                       dk->shape[1] == heads * (o->at.head_size + rope),
+    int64_t heads = o->at.heads.q, rope = heads > 0 ? dk->shape[1] / heads - o->at.heads.size : 0;
+    OPERANDS_CHECK(infer_is_activation(dk) && rope > 0 && o->at.heads.size > 0 &&
+                       dk->shape[1] == heads * (o->at.heads.size + rope),
                    "dk[t, heads (head_size + rope)]");
-    infer_shape(o->out[0], (dtype)dk->type, 2, dk->shape[0], heads * o->at.head_size, 0);
+    infer_shape(o->out[0], (dtype)dk->type, 2, dk->shape[0], heads * o->at.heads.size, 0);
     infer_shape(o->out[1], (dtype)dk->type, 2, dk->shape[0], rope, 0);
     operands_place(o, "r>rr 1>1p 0>00 p>pp");
 }
@@ -51,7 +51,7 @@ tensor *record_latent_decode(recorder *r, const char *name, const record_latent 
 static void check_latents(const op *o)
 {
     const tensor *q = o->in[0], *latent = o->in[1], *kr = o->in[2], *w = o->in[3], *cache = o->in[5];
-    int64_t heads = o->at.heads, samples = q->shape[0];
+    int64_t heads = o->at.heads.q, samples = q->shape[0];
     OPERANDS_CHECK(infer_is_activation(q) && heads > 0 && q->shape[1] % heads == 0, "q[b, heads (nope + rope)]");
     OPERANDS_CHECK(infer_is_matrix(latent, (dtype)q->type, samples, latent->shape[1]) && latent->shape[1] > 0,
                    "latent[b, rank] of q's type");
@@ -71,7 +71,7 @@ void infer_latent_decode(op *o)
 {
     check_latents(o);
     const tensor *q = o->in[0];
-    infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * latent_sizes_of(o).v_head_size, 0);
+    infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads.q * latent_sizes_of(o).v_head_size, 0);
     operands_place(o, "rrrr.r>r 1ss0.r>1 1ss0.s>1 1rr0.r>1 ssss.s>s");
 }
 

@@ -7,7 +7,7 @@ static void check_logits(const op *o)
     OPERANDS_CHECK(infer_is_activation(logits) && infer_is_vector(o->in[1], DTYPE_INT32, logits->shape[0]),
                    "logits[t, v], targets int32[t]");
     OPERANDS_CHECK(o->at.vocabulary.ids >= 0 && o->at.vocabulary.ids <= logits->shape[1],
-                   "attributes.vocabulary.ids exceeds the columns");
+                   "vocabulary.ids exceeds the columns");
 }
 
 void infer_cross_entropy_stats(op *o)

@@ -8,14 +8,14 @@ static void check_norm(const op *o, const tensor *x, const tensor *w, const tens
     OPERANDS_CHECK(infer_is_activation(x) && infer_is_vector(w, (dtype)x->type, x->shape[1]),
                    "x[t, h], w[h] of one type");
     OPERANDS_CHECK(!residual || infer_same(residual, x), "the residual must be like x");
-    OPERANDS_CHECK(o->at.epsilon >= 0, "epsilon must not be negative");
+    OPERANDS_CHECK(o->at.norm.epsilon >= 0, "epsilon must not be negative");
 }
 
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, record_norm_of n)
 {
-    op like = {.kind = OP_rmsnorm, .in = {x, n.w, residual}, .at.epsilon = n.epsilon, .at.offset = n.offset};
+    op like = {.kind = OP_rmsnorm, .in = {x, n.w, residual}, .at.norm = {n.epsilon, n.offset}};
     if (n.b)
-        like = (op){.kind = OP_layernorm, .in = {x, n.w, n.b, residual}, .at.epsilon = n.epsilon};
+        like = (op){.kind = OP_layernorm, .in = {x, n.w, n.b, residual}, .at.norm.epsilon = n.epsilon};
     int s = n.b ? 3 : 2;
     op *o = recorder_record(r, name, &like, (n.b ? 7u : 3u) | (residual ? 1u << s : 0), NULL);
     if (sum)
@@ -50,7 +50,7 @@ static void gradient_norm(recorder *r, const op *o, tensor *const *cotangent, te
     tensor *dx = addend;
     if (dy) {
         tensor *sum = recorder_use(r, o->out[s] ? o->out[s] : x), *rstd = recorder_use(r, o->out[1]);
-        op like = {.kind = OP_rmsnorm_grad, .at.epsilon = o->at.epsilon, .at.offset = o->at.offset};
+        op like = {.kind = OP_rmsnorm_grad, .at.norm = {o->at.norm.epsilon, o->at.norm.offset}};
         uint8_t also = 0;
         like.out[1] = recorder_gradient(r, w, &like.at.accumulate);
         like.out[2] = b ? recorder_gradient(r, b, &also) : NULL;

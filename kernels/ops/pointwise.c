@@ -52,7 +52,7 @@ GRADIENTLESS(gelu_exact_grad, cost_each(o, 45, 0))
 
 tensor *record_scale(recorder *r, const char *name, tensor *x, double factor)
 {
-    return record_first(r, name, &(op){.kind = OP_scale, .in = {x}, .at = {.scale = (float)factor}}, 1);
+    return record_first(r, name, &(op){.kind = OP_scale, .in = {x}, .at.constants.scale = (float)factor}, 1);
 }
 
 void infer_scale(op *o)
@@ -71,12 +71,12 @@ void gradient_scale(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT
 
 tensor *record_soft_cap(recorder *r, const char *name, tensor *x, double cap)
 {
-    return record_first(r, name, &(op){.kind = OP_soft_cap, .in = {x}, .at = {.cap = (float)cap}}, 1);
+    return record_first(r, name, &(op){.kind = OP_soft_cap, .in = {x}, .at.constants.cap = (float)cap}, 1);
 }
 
 void infer_soft_cap(op *o)
 {
-    OPERANDS_CHECK(o->at.cap > 0, "attributes.cap must be positive");
+    OPERANDS_CHECK(o->at.constants.cap > 0, "constants.cap must be positive");
     infer_gelu(o);
 }
 
@@ -85,7 +85,7 @@ GRADIENT(soft_cap)
 
 void infer_soft_cap_grad(op *o)
 {
-    OPERANDS_CHECK(o->at.cap > 0, "attributes.cap must be positive");
+    OPERANDS_CHECK(o->at.constants.cap > 0, "constants.cap must be positive");
     infer_gelu_grad(o);
 }
 
@@ -126,13 +126,13 @@ GRADIENTLESS(geglu_grad, cost_each(o, 9, 0))
 
 tensor *record_swiglu_clamped(recorder *r, const char *name, tensor *x, double limit, double slope)
 {
-    return record_first(
-        r, name, &(op){.kind = OP_swiglu_clamped, .in = {x}, .at = {.cap = (float)limit, .scale = (float)slope}}, 1);
+    return record_first(r, name,
+                        &(op){.kind = OP_swiglu_clamped, .in = {x}, .at.constants = {(float)slope, (float)limit}}, 1);
 }
 
 void infer_swiglu_clamped(op *o)
 {
-    OPERANDS_CHECK(o->at.cap > 0, "attributes.cap must be positive");
+    OPERANDS_CHECK(o->at.constants.cap > 0, "constants.cap must be positive");
     infer_swiglu(o);
 }
 
@@ -141,7 +141,7 @@ GRADIENT(swiglu_clamped)
 
 void infer_swiglu_clamped_grad(op *o)
 {
-    OPERANDS_CHECK(o->at.cap > 0, "attributes.cap must be positive");
+    OPERANDS_CHECK(o->at.constants.cap > 0, "constants.cap must be positive");
     infer_swiglu_grad(o);
 }
 
@@ -185,8 +185,7 @@ void infer_dropout(op *o)
 {
     OPERANDS_CHECK(infer_is_activation(o->in[0]) && infer_is_scalars(o->in[1]), "x[t, h] and the step's scalars");
     OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, o->in[0]->shape[0]), "token_positions int32[t]");
-    OPERANDS_CHECK(o->at.dropout.sample_tokens > 0,
-                   "attributes.dropout.sample_tokens must say how many tokens a sample has");
+    OPERANDS_CHECK(o->at.dropout.sample_tokens > 0, "dropout.sample_tokens must say how many tokens a sample has");
     OPERANDS_CHECK(o->at.dropout.probability >= 0 && o->at.dropout.probability < 1,
                    "the probability must be in [0, 1)");
     infer_shape_like(o->out[0], o->in[0]);
@@ -232,7 +231,7 @@ COST(arrange, cost_moved(o))
 
 void gradient_arrange(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    op back = {.kind = OP_arrange, .in = {cotangent[0], o->in[1]}, .at.inverse = !o->at.inverse};
+    op back = {.kind = OP_arrange, .in = {cotangent[0], o->in[1]}, .at.rotation.inverse = !o->at.rotation.inverse};
     recorder_flow(r, o->in[0], gradient_by(r, &back));
 }
 

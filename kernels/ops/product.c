@@ -8,8 +8,8 @@
 
 /* ---- operands of each ----------------------------------------------------------------------------------------- */
 
-/* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]; inputs 0 and 1 are A and B. Inputs and
- * C have one type, but a wide or "+=" C is fp32. */
+/* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]; inputs 0 and 1 are A and B, of types
+ * that one precision multiplies. Input 2 and C have its compute type, but a wide or "+=" C is fp32. */
 typedef struct form {
     const char *in[3];
     enum third { NOTHING, BIAS, ADDEND, GELU } third; /* input 2 */
@@ -23,19 +23,19 @@ typedef struct form {
 static const form forms[OP_COUNT] = {
     [OP_linear] = {.in = {"mk", "nk", "n"},
                    .third = BIAS,
-                   .takes = "x[t, k], w[n, k], bias[n] of one type",
+                   .takes = "x[t, k], w[n, k], bias[n] of one precision",
                    .rules = "rrr>r s00>1 11p>p 0ss>0 sss>s"},
     [OP_linear_wide] = {.in = {"mk", "nk"},
                         .wide = true,
-                        .takes = "x[t, k], w[n, k] of one type",
+                        .takes = "x[t, k], w[n, k] of one precision",
                         .rules = "rr>r s0>1 11>p 0s>0 ss>s"},
     [OP_linear_grad_input] = {.in = {"mk", "kn", "mn"},
                               .third = ADDEND,
-                              .takes = "dy[t, n], w[n, k], addend[t, k] of one type",
+                              .takes = "dy[t, n], w[n, k], addend[t, k] of one precision",
                               .rules = "rrr>r 10p>p r11>1 0s0>0 psp>p"},
     [OP_linear_grad_weight] = {.in = {"km", "kn"},
                                .accumulates = true,
-                               .takes = "dy[t, n], x[t, k] of one type, dw[n, k] fp32",
+                               .takes = "dy[t, n], x[t, k] of one precision, dw[n, k] fp32",
                                .rules = "rr>r 1s>0 r1>1 00>p ps>p"},
     [OP_linear_gelu] = {.in = {"mk", "nk", "n"}, .third = BIAS, .keeps_gelu = true},
     [OP_linear_grad_gelu] = {.in = {"mk", "kn", "mn"}, .third = GELU},
@@ -75,16 +75,29 @@ double product_flops(const matrix_product *p)
     return 2 * (double)p->m * (double)p->k * (double)p->n;
 }
 
+/* Returns the type of input `i` in a precision. */
+static dtype type_of_input(const precision_row *row, const op *o, int i)
+{
+    return i > 1 ? row->compute : i == 0 && op_has(o, OP_GRADIENT) ? row->cotangent : row->product;
+}
+
+const precision_row *product_precision(const op *o)
+{
+    for (int k = 0; k < PRECISION_COUNT; k++) {
+        const precision_row *row = &precision_rows[k];
+        if (o->in[0]->type == type_of_input(row, o, 0) && o->in[1]->type == type_of_input(row, o, 1))
+            return row;
+    }
+    return NULL;
+}
+
 void product_check_types(const program *body, precision_kind kind)
 {
-    const precision_row *row = precision_row_of(kind);
     for (int k = 0; k < body->count; k++) {
         const op *o = body->ops[k];
-        for (int i = 0; i < 2 && product_multiplies(o); i++) {
-            dtype type = i == 0 && op_has(o, OP_GRADIENT) ? row->cotangent : row->product, lies = (dtype)o->in[i]->type;
-            MUST(lies == type, "%s: operand %d is %s, and products of this precision take %s", o->label, i,
-                 dtype_name(lies), dtype_name(type));
-        }
+        MUST(!product_multiplies(o) || product_precision(o) == precision_row_of(kind),
+             "%s: no product of this precision takes %s and %s", o->label, dtype_name((dtype)o->in[0]->type),
+             dtype_name((dtype)o->in[1]->type));
     }
 }
 
@@ -107,14 +120,15 @@ static void infer_product(op *o)
         return;
     }
     const tensor *a = o->in[0], *b = o->in[1];
-    OPERANDS_CHECK(infer_is_activation(a) && b->dims == 2, f->takes);
+    const precision_row *row = product_precision(o);
+    OPERANDS_CHECK(row && a->dims == 2 && b->dims == 2, f->takes);
     bool transposed = f->in[0][0] == 'k';
     const int64_t size[] = {a->shape[transposed], b->shape[f->in[1][0] == 'k'], a->shape[!transposed]};
     for (int i = 0; i < 3; i++)
-        OPERANDS_CHECK(!o->in[i] || operand_fits(o->in[i], f->in[i], (dtype)a->type, size), f->takes);
+        OPERANDS_CHECK(!o->in[i] || operand_fits(o->in[i], f->in[i], type_of_input(row, o, i), size), f->takes);
     OPERANDS_CHECK(!f->accumulates || infer_is_matrix(o->out[0], DTYPE_FP32, size[0], size[1]), f->takes);
     if (!f->accumulates)
-        infer_shape(o->out[0], f->wide ? DTYPE_FP32 : (dtype)a->type, 2, size[0], size[1], 0);
+        infer_shape(o->out[0], f->wide ? DTYPE_FP32 : row->compute, 2, size[0], size[1], 0);
     operands_place(o, f->rules);
 }
 
@@ -172,8 +186,8 @@ static void record_gradients(recorder *r, const op *o, tensor *dy)
 
 GRADIENT_BY(linear, record_gradients(r, o, cotangent[0]))
 
-/* Products multiply two operands of one type (kernels/table/precision.def), so dy is cast to the type of every other
- * cotangent; sums are fp32. */
+/* Products multiply two operands of one precision (kernels/table/precision.def), so dy is cast to the type of every
+ * other cotangent; sums are fp32. */
 void gradient_linear_wide(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
     tensor *dy = cotangent[0];

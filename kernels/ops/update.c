@@ -62,7 +62,7 @@ static bool is_square(const tensor *t)
 
 void infer_muon_scale(op *o)
 {
-    OPERANDS_CHECK(is_square(o->in[0]) && o->at.epsilon > 0, "gram[n, n] fp32, epsilon above 0");
+    OPERANDS_CHECK(is_square(o->in[0]) && o->at.update.epsilon > 0, "gram[n, n] fp32, epsilon above 0");
     infer_shape_like(o->out[0], o->in[0]);
     infer_shape(o->out[1], DTYPE_FP32, 1, 1, 0, 0);
     operands_place(o, "r>rr");
@@ -106,13 +106,13 @@ void infer_qk_factors(op *o)
     const tensor *max_logits = o->in[0], *factors = o->out[0];
     const op_qk_clip *as = &o->at.qk;
     OPERANDS_CHECK(as->heads > 0 && infer_is_matrix(max_logits, DTYPE_FP32, max_logits->shape[0], as->heads) &&
-                       o->at.rows > 0 && max_logits->shape[0] % o->at.rows == 0 && o->at.first >= 0 &&
-                       o->at.first < o->at.rows,
-                   "max_logits fp32[ranks layers, heads], attributes.rows layers");
+                       as->layers > 0 && max_logits->shape[0] % as->layers == 0 && as->layer >= 0 &&
+                       as->layer < as->layers,
+                   "max_logits fp32[ranks layers, heads], qk.layers of them");
     OPERANDS_CHECK(as->threshold > 0 && as->size > 0 && as->whole >= 0 && as->whole <= as->size && as->blocks >= 0 &&
                        infer_is_vector(factors, DTYPE_FP32, factors->shape[0]) &&
                        (int64_t)as->blocks * as->size <= factors->shape[0],
-                   "factors fp32[rows], attributes.qk.blocks of these");
+                   "factors fp32[rows], qk.blocks of these");
     operands_place(o, ".>.");
 }
 

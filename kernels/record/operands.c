@@ -290,8 +290,8 @@ static _Noreturn void refuse_communication(const op *o, const char *rules)
 {
     char why[400], along[128];
     const tensor *x = o->in[0];
-    const char *name = axis_name((axis)o->at.axis);
-    bool was = x->parameter && (x->parameter->sums & axis_slots((axis)o->at.axis));
+    const char *name = axis_name((axis)o->where.axis);
+    bool was = x->parameter && (x->parameter->sums & axis_slots((axis)o->where.axis));
     partial_along(along, x);
     if (rules[0] != 'p')
         snprintf(why, sizeof why, "placements along the %s axis must be one of %s", name, rules);
@@ -305,11 +305,11 @@ static _Noreturn void refuse_communication(const op *o, const char *rules)
 
 void operands_place_along(op *o, const char *rules)
 {
-    unsigned slots = axis_slots((axis)o->at.axis);
+    unsigned slots = axis_slots((axis)o->where.axis);
     bool changed = false;
     o->out[0]->place = o->in[0]->place;
     o->out[0]->parameter = o->in[0]->parameter;
-    if (o->at.group_size == 1)
+    if (o->where.group_size == 1)
         return;
     for (int slot = 0; slot < AXIS_SLOTS; slot++) {
         bool whole = o->in[0]->place.along[slot].kind == PLACE_REPLICATE;

@@ -303,7 +303,7 @@ tensor *recorder_use(recorder *r, tensor *t)
     }
     const op *made = t->producer;
     MUST(!op_has(made, OP_STATEFUL), "%s cannot be recomputed", t->name);
-    op again = {.kind = made->kind, .at = made->at};
+    op again = {.kind = made->kind, .at = made->at, .where = made->where};
     unsigned outputs = 0;
     int sum = last_of(op_row_of(made)->out_names); /* the sum of inputs, if the backward pass has it; else -1 */
     if (!op_has(made, OP_SUMS) || !made->out[sum] || !(is_kept(r, made->out[sum]) || r->again[made->out[sum]->id]))

@@ -4,12 +4,10 @@
 
 _Static_assert((int)AXIS_SLOTS <= (int)TENSOR_SLOTS, "a tensor has too few slots for the axes");
 
-#define AXIS(...)
 #define COORDINATE(name, text, divides, sums, named) {text, AXIS_DIVIDES_##divides, sums, named},
 const axis_coordinate axis_coordinates[AXIS_COORDINATES] = {
 #include "kernels/table/axes.def"
 };
-#undef COORDINATE
 
 /* The sets that follow from the coordinates' columns. */
 enum {
@@ -17,29 +15,24 @@ enum {
     SPAN_SUMS = 0
 #include "kernels/table/axes.def"
     ,
-#undef COORDINATE
 #define COORDINATE(name, text, divides, sums, named)                                                                   \
     | (AXIS_DIVIDES_##divides == AXIS_DIVIDES_SAMPLES) << AXIS_COORDINATE_##name
     SPAN_SAMPLES = 0
 #include "kernels/table/axes.def"
     ,
-#undef COORDINATE
 #define COORDINATE(name, text, divides, sums, named)                                                                   \
     | (AXIS_DIVIDES_##divides != AXIS_DIVIDES_LAYERS) << AXIS_COORDINATE_##name
     SPAN_STAGE = 0
 #include "kernels/table/axes.def"
     ,
-#undef COORDINATE
     SPAN_ALL = (1 << AXIS_COORDINATES) - 1,
 };
-#undef AXIS
 
 #define SPAN_ON(name)     1 << AXIS_COORDINATE_##name
 #define RULE_WHOLE        AXIS_WHOLE, AXIS_COUNT
 #define RULE_ENDS         AXIS_ENDS, AXIS_COUNT
 #define RULE_BLOCKS       AXIS_BLOCKS, AXIS_COUNT
 #define RULE_ACROSS(name) AXIS_ACROSS, AXIS_##name
-#define COORDINATE(...)
 #define AXIS(name, text, spans, rule, gradients, queue, edges, layers)                                                 \
     {text,                                                                                                             \
      SPAN_##spans,                                                                                                     \
@@ -52,8 +45,6 @@ enum {
 const axis_row axis_rows[AXIS_COUNT] = {
 #include "kernels/table/axes.def"
 };
-#undef AXIS
-#undef COORDINATE
 
 const char *axis_slot_name(int slot)
 {

@@ -9,20 +9,14 @@
 #include <stdbool.h>
 
 typedef enum axis {
-#define COORDINATE(...)
 #define AXIS(name, ...) AXIS_##name,
 #include "kernels/table/axes.def"
-#undef AXIS
     AXIS_COUNT,
 } axis;
 
 enum {
-#define AXIS(...)
-#undef COORDINATE
 #define COORDINATE(name, ...) AXIS_COORDINATE_##name,
 #include "kernels/table/axes.def"
-#undef COORDINATE
-#undef AXIS
     AXIS_COORDINATES,
 };
 
@@ -71,13 +65,10 @@ typedef struct axis_row {
 #define AXIS_PICKS_BLOCKS    1
 #define AXIS_PICKS_ACROSS(a) 1
 enum {
-#define COORDINATE(...)
 #define AXIS(name, text, spans, rule, ...)                                                                             \
     AXIS_SLOT_##name, AXIS_LAST_##name = AXIS_SLOT_##name + AXIS_PICKS_##rule - 1,
     AXIS_BEFORE_SLOTS = AXIS_COORDINATES - 1,
 #include "kernels/table/axes.def"
-#undef AXIS
-#undef COORDINATE
     AXIS_SLOTS,
 };
 

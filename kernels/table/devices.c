@@ -4,16 +4,13 @@
 #include <string.h>
 
 static const devices_row rows[] = {
-#define PEAK(...)
 #define PEAKS(...)                                                                                                     \
     {                                                                                                                  \
         __VA_ARGS__                                                                                                    \
     }
 #define DEVICE(...) {__VA_ARGS__},
 #include "kernels/table/devices.def"
-#undef DEVICE
 #undef PEAKS
-#undef PEAK
 };
 
 enum { ROWS = sizeof rows / sizeof *rows };

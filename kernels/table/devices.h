@@ -7,11 +7,8 @@
 
 /* The peaks that products of one type or another can reach. */
 typedef enum peak_kind {
-#define DEVICE(...)
 #define PEAK(name, ...) PEAK_##name,
 #include "kernels/table/devices.def"
-#undef PEAK
-#undef DEVICE
     PEAK_COUNT
 } peak_kind;
 

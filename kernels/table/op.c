@@ -26,8 +26,7 @@ int shard_owner(int64_t *within, int64_t rows, int ranks, int64_t row)
     return (int)(more + (row - wide) / each);
 }
 
-op_attributes op_along(const axis_group groups[AXIS_COUNT], axis a)
+op_where op_along(const axis_group groups[AXIS_COUNT], axis a)
 {
-    return (op_attributes){
-        .axis = (uint8_t)a, .group_size = groups[a].ranks, .group_rank = groups[a].rank, .owner = -1};
+    return (op_where){.axis = (uint8_t)a, .group_size = groups[a].ranks, .group_rank = groups[a].rank, .owner = -1};
 }

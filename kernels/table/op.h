@@ -18,24 +18,17 @@ enum { OP_MAX_IN = 8, OP_MAX_OUT = 5 };
 typedef enum op_kind {
 #define OP(name, ...) OP_##name,
 #include "kernels/table/ops.def"
-#undef OP
     OP_COUNT,
 } op_kind;
 
-/* Sorts ops for the passes that ask more than flags tell; ops.def defines each class. */
+/* Sorts ops for the passes that ask more than flags tell. */
 typedef enum op_class {
-    OP_CLASS_PRODUCT,
-    OP_CLASS_GROUPED,
-    OP_CLASS_ATTENTION,
-    OP_CLASS_DECODE,
-    OP_CLASS_POINTWISE,
-    OP_CLASS_REDUCTION,
-    OP_CLASS_UPDATE,
-    OP_CLASS_COMMUNICATION,
-    OP_CLASS_HOST,
-    OP_CLASS_VIEW,
-    OP_CLASS_WAIT,
+#define CLASS(name, ...) OP_CLASS_##name,
+#include "kernels/table/ops.def"
+    OP_CLASS_COUNT,
 } op_class;
+
+enum op_trait { OP_MIXES = 1, OP_PAIRS = 2, OP_LONG = 4 }; /* traits of a class */
 
 enum op_flag {
     OP_CHEAP = 1,
@@ -93,7 +86,9 @@ typedef struct op_routing {
     int32_t groups;      /* groups of equally many experts, the best of which a token chooses from; 0: none */
     int32_t groups_kept; /* groups that a token chooses from */
     int32_t group_best;  /* a group's score is the sum of its `group_best` best experts' scores */
-    int32_t local;       /* assign: experts of this rank, from attributes.first on */
+    int32_t local;       /* assign: experts of this rank, from `first` on */
+    int64_t first;       /* assign: the first of them */
+    int64_t rows;        /* rows that assign numbers, and that slots and dispatch make */
     int32_t slots;       /* slots, dispatch, combine: runs of rows, one for each expert-parallel rank; 0: one run */
     float scale;         /* weights are multiplied by it; 1: they are not */
     uint8_t sigmoid;     /* scores are sigmoids; else a softmax over all experts */
@@ -107,13 +102,15 @@ typedef struct op_capacity {
     /* rows per layer and micro-batch in each bucket but the last, which has enough */
     int64_t room[CAPACITY_BUCKETS - 1];
     int32_t bucket;         /* the program's bucket */
-    int32_t local;          /* experts of this rank, from attributes.first on; or */
+    int64_t first;          /* the first of this rank's experts */
+    int32_t local;          /* number of these; or */
     int32_t slots, experts; /* ranks that divide `experts`, each with that capacity; 0: none */
 } op_capacity;
 
 /* Losses of a router's logits for its load (ops expert_load, balance and their like). */
 typedef struct op_balance {
     float load, z;           /* coefficients of the losses p load and (log sum exp)^2 */
+    float scale;             /* expert_load: factor of counts; expert_bias: the rate */
     int32_t sequence;        /* neighbouring tokens of one group; 0: all are one */
     int32_t groups, experts; /* expert_load: rows and columns of load */
     uint8_t sigmoid;         /* probabilities are sigmoids divided by their sum, else a softmax */
@@ -121,65 +118,92 @@ typedef struct op_balance {
 
 /* Maps rows of a weight to the heads of q or k that they make (op qk_factors). */
 typedef struct op_qk_clip {
-    int32_t heads;   /* heads of this rank */
-    int32_t blocks;  /* blocks of rows, from the first: block b belongs to head b mod heads */
-    int32_t size;    /* rows of a block */
-    int32_t whole;   /* the last `whole` rows of a block take the whole factor, the others its root */
-    float threshold; /* limit of attention scores */
+    int32_t heads;         /* heads of this rank */
+    int32_t blocks;        /* blocks of rows, from the first: block b belongs to head b mod heads */
+    int32_t size;          /* rows of a block */
+    int32_t whole;         /* the last `whole` rows of a block take the whole factor, the others its root */
+    float threshold;       /* limit of attention scores */
+    int64_t layer, layers; /* the layer among the rank's, and their number: rows of each rank */
 } op_qk_clip;
 
-/* Attributes that an op has beside its operands. The first part says where and with whom an op communicates
- * (COMMUNICATION, HOST, WAIT, and ops that go with them: copy_to_shards, compress, decompress) and holds attributes of
- * several families. The second part is a union with one struct a family: passes check the class before they read it. */
+/* Heads of q and of k and v, in the ops that work by head. */
+typedef struct op_heads {
+    int32_t q, kv, size; /* kv 0, in rope: k has one head for all of q's */
+} op_heads;
+
+typedef struct op_attention {
+    int32_t sequence;    /* tokens of a sample */
+    int32_t window;      /* sliding window in tokens; 0: none */
+    int32_t run;         /* length of each run of neighbouring queries, given their places; else 0 */
+    int32_t ranks, rank; /* ranks that hold zig-zag shards of samples, and this one's place among them; 0: none do */
+    float scale;         /* factor of scores */
+    float cap;           /* a tanh keeps scores between -cap and cap; 0: none does */
+    int64_t workspace;   /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
+} op_attention;
+
+/* Which elements of a head rotate together; arrange has a direction, too. */
+typedef struct op_rotation {
+    uint8_t inverse;     /* rotates, or arranges, back */
+    uint8_t interleaved; /* elements 2i and 2i + 1 are a pair, not i and i + half */
+} op_rotation;
+
+typedef struct op_norm {
+    float epsilon;    /* added to the mean square */
+    float offset;     /* RMS norm: values are multiplied by w + offset */
+    int64_t width[2]; /* width_norm and its like: elements of all ranks' rows of q and of k, copied heads each time */
+} op_norm;
+
+/* Elementwise functions with constants: scale, soft_cap, swiglu_clamped. */
+typedef struct op_constants {
+    float scale, cap;
+} op_constants;
+
+typedef struct op_update {
+    int64_t first_element; /* the number, in the named tensor, of the first element */
+    int64_t stride;        /* elements of the named tensor from one row to the next */
+    uint64_t stream;       /* the name that seeds the stochastic rounding to bf16 */
+    int32_t rounding_site; /* rounding site of the first rounded operand */
+    float scale, epsilon;  /* muon: factor of the learning rate; muon_scale: the smallest norm */
+    uint8_t decay;         /* weight decay applies */
+    uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
+} op_update;
+
+/* What an op does with its operands: a union with one struct a family, which passes read after its kind or class. */
 typedef struct op_attributes {
     uint8_t accumulate; /* enum op_accumulate */
-    uint8_t axis;       /* enum axis */
-    uint8_t upstream;   /* a message along an axis with edges goes towards its first rank */
-    uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */
-    int16_t bundle;     /* its place among the ops that are launched as one, at the last of them */
-    int16_t bundle_of;  /* the number of these ops; 0: it is alone */
-    int32_t request;    /* index of the asynchronous op's request slot */
-    int32_t group_size; /* ranks along `axis`; attention: ranks that hold zig-zag shards of samples; 0: none do */
-    int32_t group_rank; /* this rank's place among them */
-    int32_t owner;      /* the one member with all of a gathered or scattered tensor; -1: split by shard_rows() */
-    int32_t peer;       /* world rank of a message's other end */
-    float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
-    float offset;       /* RMS norm: its values are multiplied by w + offset */
-    float scale;        /* factor of scores, of the op scale, of counts; muon: factor of the learning rate */
-    int64_t first; /* all_reduce: the first of the rows that it sums; regroup: slots; assign: the first expert of this
-                           rank; qk_factors: the layer among the rank's */
-    int64_t rows;  /* rows of the whole that shard_rows() divides, 0: evenly; rows that an all_reduce sums, 0: all; rows
-                      that assign numbers and dispatch makes; qk_factors: rows of each rank, one a layer */
+    op_heads heads;
     union {
-        struct { /* attention, rope, head_norm, scale, soft_cap */
-            int32_t heads, kv_heads, head_size;
-            int32_t sequence;    /* tokens of a sample */
-            int32_t window;      /* sliding window in tokens; 0: none */
-            int32_t run;         /* attention with places: length of each run of neighbouring queries; else 0 */
-            float cap;           /* a tanh keeps scores, and values of soft_cap, between -cap and cap; 0: none does */
-            int64_t workspace;   /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
-            uint8_t inverse;     /* rope: rotates back */
-            uint8_t interleaved; /* rope: elements 2i and 2i + 1 are a pair, not i and i + half */
-        };
-        int64_t
-            width[2]; /* width_norm and its like: elements of all ranks' rows of q and of k, copied heads each time */
-        struct {      /* updates */
-            int64_t first_element; /* the number, in the named tensor, of the first element */
-            int64_t stride;        /* elements of the named tensor from one row to the next */
-            uint64_t stream;       /* the name that seeds the stochastic rounding to bf16 */
-            int32_t rounding_site; /* rounding site of the first rounded operand */
-            uint8_t decay;         /* weight decay applies */
-            uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
-        };
+        op_attention attention; /* attention, latent_decode and their like */
+        op_rotation rotation;   /* rope, arrange */
+        op_norm norm;
+        op_constants constants;
+        op_update update;
         op_dropout dropout;
         op_vocabulary vocabulary; /* embed, cross_entropy and their like */
         op_compression compression;
         op_routing routing;   /* route, route_grad, assign, slots, dispatch, combine */
         op_capacity capacity; /* overflow */
-        op_balance balance;
+        op_balance balance;   /* expert_load, expert_bias, balance and their like */
         op_qk_clip qk;
     };
 } op_attributes;
+
+/* Says with whom an op communicates, and of which rows: COMMUNICATION, HOST, WAIT, and ops that go with them
+ * (copy_to_shards, regroup, compress, decompress). */
+typedef struct op_where {
+    uint8_t axis;                   /* enum axis */
+    uint8_t upstream;               /* a message along an axis with edges goes towards its first rank */
+    uint8_t replicate;              /* all_gather: the result's cotangents will not be summed */
+    int16_t bundle;                 /* its place among the ops that are launched as one, at the last of them */
+    int16_t bundle_of;              /* the number of these ops; 0: it is alone */
+    int32_t request;                /* index of the asynchronous op's request slot */
+    int32_t group_size, group_rank; /* ranks along `axis`, and this one's place among them */
+    int32_t owner;  /* the one member with all of a gathered or scattered tensor; -1: split by shard_rows() */
+    int32_t peer;   /* world rank of a message's other end */
+    uint32_t slots; /* regroup: slots of placements in which y is divided, bit by bit */
+    int64_t first;  /* all_reduce: the first of the rows that it sums */
+    int64_t rows;   /* rows of the whole that shard_rows() divides, 0: evenly; rows that an all_reduce sums, 0: all */
+} op_where;
 
 typedef struct op {
     uint8_t kind;  /* op_kind */
@@ -199,13 +223,13 @@ typedef struct op {
     const char *label;                  /* "layer 3/mlp/down" */
     const char *site;                   /* its name within its layer, "mlp/down": the end of the label */
     op_attributes at;
+    op_where where;
 } op;
 
 /* One planned tensor, filled before the step, read by the ops that list `scalars` among their inputs. */
 typedef struct step_scalars {
 #define SCALAR(type, name, value) type name;
 #include "kernels/table/scalars.def"
-#undef SCALAR
 } step_scalars;
 
 /* Results of the op `clip` for the optimizer and for the log. */
@@ -254,6 +278,7 @@ typedef struct op_row {
 } op_row;
 
 extern const op_row op_rows[OP_COUNT];
+extern const uint8_t op_class_traits[OP_CLASS_COUNT];
 
 static inline const op_row *op_row_of(const op *o)
 {
@@ -263,6 +288,12 @@ static inline const op_row *op_row_of(const op *o)
 static inline bool op_is(const op *o, op_class class)
 {
     return op_row_of(o)->class == class;
+}
+
+/* True if its class has one of these traits. */
+static inline bool op_does(const op *o, unsigned traits)
+{
+    return (op_class_traits[op_row_of(o)->class] & traits) != 0;
 }
 
 /* True if it has one of these flags. */
@@ -300,8 +331,8 @@ static inline bool op_computes(const op *o)
     return !op_starts(o) && !op_waits(o);
 }
 
-/* Returns the attributes of communication along an axis: its group's size and rank. */
-op_attributes op_along(const axis_group groups[AXIS_COUNT], axis a);
+/* Returns the place of communication along an axis: its group's size and rank. */
+op_where op_along(const axis_group groups[AXIS_COUNT], axis a);
 
 /* "layer 3/mlp/down: linear" for messages; returns out */
 const char *op_text(char *out, int bytes, const op *o);

@@ -9,7 +9,11 @@ struct recorder;
     op_cost cost_##name(const op *o);                                                                                  \
     void gradient_##name(struct recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]);
 #include "kernels/table/ops.def"
-#undef OP
+
+#define CLASS(name, traits) (traits),
+const uint8_t op_class_traits[OP_CLASS_COUNT] = {
+#include "kernels/table/ops.def"
+};
 
 _Static_assert(OP_MAX_IN <= 8, "a mask of inputs has eight bits");
 
@@ -30,4 +34,3 @@ _Static_assert(OP_MAX_IN <= 8, "a mask of inputs has eight bits");
 const op_row op_rows[OP_COUNT] = {
 #include "kernels/table/ops.def"
 };
-#undef OP

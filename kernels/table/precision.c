@@ -6,13 +6,11 @@ const precision_row precision_rows[PRECISION_COUNT] = {
 #define PRECISION(name, word, compute, master, product, cotangent, peak, rounded, scales, kept)                        \
     {DTYPE_##compute, DTYPE_##master, DTYPE_##product, DTYPE_##cotangent, peak, rounded, scales, kept},
 #include "kernels/table/precision.def"
-#undef PRECISION
 };
 
 const char *const precision_words[PRECISION_COUNT + 1] = {
 #define PRECISION(name, word, ...) word,
 #include "kernels/table/precision.def"
-#undef PRECISION
 };
 
 precision_kind precision_default(bool half)

@@ -15,7 +15,6 @@
 typedef enum precision_kind {
 #define PRECISION(name, ...) PRECISION_##name,
 #include "kernels/table/precision.def"
-#undef PRECISION
     PRECISION_COUNT,
 } precision_kind;
 

@@ -14,11 +14,8 @@
 
 /* The coordinates, as kernels/table/axes.def lists them. */
 typedef enum grid_axis {
-#define AXIS(...)
 #define COORDINATE(name, ...) GRID_##name,
 #include "kernels/table/axes.def"
-#undef COORDINATE
-#undef AXIS
     GRID_AXES
 } grid_axis;
 

@@ -11,13 +11,11 @@ struct heads_of {
     void tell(call &c) const
     {
         op_attributes &to = c.o.at;
-        to.heads = heads;
-        to.kv_heads = kv_heads;
-        to.head_size = head_size;
-        to.sequence = sequence;
-        to.window = window;
-        to.scale = scale;
-        to.cap = cap;
+        to.heads = {heads, kv_heads, head_size};
+        to.attention.sequence = sequence;
+        to.attention.window = window;
+        to.attention.scale = scale;
+        to.attention.cap = cap;
     }
 };
 
@@ -280,7 +278,7 @@ void attention_divided(int type, const problem &p)
                  {rows_in(dq, rows, q_columns), p.k_of(dkv, p.tokens()), p.v_of(dkv, p.tokens())});
         p.at.tell(forward);
         p.at.tell(back);
-        forward.o.at.run = back.o.at.run = run;
+        forward.o.at.attention.run = back.o.at.attention.run = run;
         array scratch(BYTES, (size_t)cuda_attention_grad_scratch(&back.o));
         back.scratch(scratch);
         RUN(attention, forward);

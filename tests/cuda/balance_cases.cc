@@ -44,7 +44,7 @@ void count(const sizes &s)
     call c({rows_in(ids, s.tokens, s.active), only_if(s.placed, all_of(token_positions))},
            {rows_in(load, groups_of(s), s.experts)});
     c.o.at.balance.sequence = s.sequence;
-    c.o.at.scale = 0.25f;
+    c.o.at.balance.scale = 0.25f;
     RUN(expert_load, c);
     compare("load", load, want, 0);
 }
@@ -106,7 +106,7 @@ void bias()
             array bias(DTYPE_FP32, vector<double>((size_t)experts, 1.0)), of(INT32, counts);
             array control(DTYPE_FP32, vector<double>{1, 1, skip ? 1.0 : 0.0});
             call c({all_of(of), all_of(control)}, {all_of(bias)});
-            c.o.at.scale = 0.25f;
+            c.o.at.balance.scale = 0.25f;
             RUN(expert_bias, c);
             check("bias", bias.get() == want);
         }
@@ -208,7 +208,7 @@ void nothing()
     RUN(balance, sum);
     compare("sums", sums, {0, 0}, 0);
     call none_chosen({rows_in(no_choices, 0, 2)}, {rows_in(counts, 1, 2)});
-    none_chosen.o.at.scale = 1;
+    none_chosen.o.at.balance.scale = 1;
     RUN(expert_load, none_chosen);
     compare("load", counts, {0, 0}, 0);
 }

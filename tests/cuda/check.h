@@ -139,7 +139,7 @@ struct call {
             set(o.in[i], i, t), i++;
         for (const tensor &t : out)
             set(o.out[k], OP_MAX_IN + k, t), k++;
-        o.at.owner = -1;
+        o.where.owner = -1;
     }
     call(const call &) = delete;
     call &operator=(const call &) = delete;

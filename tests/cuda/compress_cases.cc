@@ -105,7 +105,7 @@ struct method_case {
     /* an op on tensors of the shape */
     void tell(call &c) const
     {
-        c.o.at.group_size = of.parts;
+        c.o.where.group_size = of.parts;
         c.o.at.compression = {0, (float)method.density, (uint8_t)method.kind};
     }
     tensor whole(const array &a) const

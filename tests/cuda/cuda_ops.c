@@ -34,7 +34,7 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(split_keys),
     BOUND(latent_decode),
     BOUND(attention_sinks_grad),
-    BOUND(largest),
+    BOUND(max_logit),
     BOUND(qk_factors),
     BOUND(scale),
     BOUND(soft_cap),

@@ -237,8 +237,8 @@ void assign()
     for (const pass &p : passes) {
         array experts(INT32, experts_of(p)), row_ids(INT32, experts.value.size()), offsets(INT32, (size_t)p.local + 1);
         call c({rows_in(experts, p.tokens, p.active)}, {rows_in(row_ids, p.tokens, p.active), all_of(offsets)});
-        c.o.at.first = p.first;
-        c.o.at.rows = p.rows;
+        c.o.at.routing.first = p.first;
+        c.o.at.routing.rows = p.rows;
         c.o.at.routing.skip = p.skip;
         c.o.at.routing.local = p.local;
         array scratch(BYTES, (size_t)cuda_assign_scratch(&c.o));
@@ -305,7 +305,7 @@ void slots()
         array offsets(INT32, (size_t)c.ranks + 1);
         call k({rows_in(experts, c.of.tokens, c.of.active)},
                {rows_in(row_ids, c.of.tokens, c.of.active), all_of(ids), all_of(offsets)});
-        k.o.at.rows = rows;
+        k.o.at.routing.rows = rows;
         k.o.at.routing.skip = c.skip;
         k.o.at.routing.experts = c.of.experts;
         k.o.at.routing.slots = c.ranks;
@@ -328,7 +328,7 @@ void overflow_of_slots()
                 vector<double> chosen = experts_of(c.of), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
                 array experts(INT32, chosen), over(DTYPE_FP32, vector<double>{2, 3, 0});
                 call k({all_of(experts)}, {all_of(over)});
-                k.o.at.capacity = {{c.each / 3, c.each}, bucket, 0, c.ranks, c.of.experts};
+                k.o.at.capacity = {{c.each / 3, c.each}, bucket, 0, 0, c.ranks, c.of.experts};
                 k.o.at.accumulate = add;
                 const int64_t *room = k.o.at.capacity.room;
                 vector<int64_t> rows((size_t)c.ranks);
@@ -355,8 +355,7 @@ void overflow()
                 vector<double> chosen = experts_of(p), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
                 array experts(INT32, chosen), over(DTYPE_FP32, vector<double>{2, 3, 0});
                 call k({all_of(experts)}, {all_of(over)});
-                k.o.at.first = p.first;
-                k.o.at.capacity = {{p.rows / 3, p.rows}, bucket, p.local, 0, 0};
+                k.o.at.capacity = {{p.rows / 3, p.rows}, bucket, p.first, p.local, 0, 0};
                 k.o.at.accumulate = add;
                 const int64_t *room = k.o.at.capacity.room;
                 auto rows = std::count_if(chosen.begin(), chosen.end(),

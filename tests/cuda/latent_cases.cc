@@ -51,10 +51,10 @@ void rope_case(int type, latent_shape s, int32_t d, bool interleaved)
         call c({rows_in(x, tokens, columns, pitch), rows_in(x, tokens, s.rope, pitch, columns), all_of(at),
                 rows_in(cosine_sine, positions, d)},
                {rows_in(apart, tokens, columns, pitch), rows_in(apart, tokens, s.rope, pitch, columns)});
-        c.o.at.heads = s.heads;
-        c.o.at.head_size = s.size();
-        c.o.at.inverse = inverse;
-        c.o.at.interleaved = interleaved;
+        c.o.at.heads.q = s.heads;
+        c.o.at.heads.size = s.size();
+        c.o.at.rotation.inverse = inverse;
+        c.o.at.rotation.interleaved = interleaved;
         RUN(rope, c);
         compare("y", apart, want_apart, 2e-7);
         for (int i = 0; i < 2; i++) {
@@ -92,8 +92,8 @@ void keys_case(int type, latent_shape s, int64_t tokens)
                                                      : kr.value[(size_t)(t * s.rope + i - s.nope)];
         }
     call join({rows_in(kn, tokens, own, pitch), rows_in(kr, tokens, s.rope)}, {rows_in(k, tokens, all)});
-    join.o.at.heads = s.heads;
-    join.o.at.head_size = s.nope;
+    join.o.at.heads.q = s.heads;
+    join.o.at.heads.size = s.nope;
     RUN(join_keys, join);
     compare("k", k, want, 0);
     array dk(type, randoms((size_t)(tokens * all)));
@@ -178,8 +178,8 @@ void decode_case(int type, latent_shape s, int32_t capacity, int32_t last)
     c.operands[5].pitch = capacity * s.width();
     c.operands[5].shape[2] = s.width();
     c.operands[5].dims = 3;
-    c.o.at.heads = s.heads;
-    c.o.at.scale = (float)scale;
+    c.o.at.heads.q = s.heads;
+    c.o.at.attention.scale = (float)scale;
     RUN(latent_decode, c);
     compare("y", y, want, 3e-6);
     compare("cache", cache, rows, 0);
@@ -204,7 +204,7 @@ bool takes_rank(int64_t rank)
     call c({rows_in(empty, 0, 2), rows_in(empty, 0, rank), rows_in(empty, 0, 1), rows_in(empty, 2, rank), all_of(empty),
             rows_in(empty, 0, 1)},
            {rows_in(empty, 0, 1)});
-    c.o.at.heads = 1;
+    c.o.at.heads.q = 1;
     return c.error_of(cuda_latent_decode) == 0;
 }
 

@@ -146,8 +146,8 @@ void swiglu_clamped_both_ways()
                 return x.value(r, c) > limit ? 0.0 : d * up(r, k) * s * (1 + slope * g * (1 - s));
             });
             call forward({x.rows()}, {y.rows()}), back({dy.rows(), x.rows()}, {dx.rows()});
-            forward.o.at.cap = back.o.at.cap = (float)limit;
-            forward.o.at.scale = back.o.at.scale = (float)slope;
+            forward.o.at.constants.cap = back.o.at.constants.cap = (float)limit;
+            forward.o.at.constants.scale = back.o.at.constants.scale = (float)slope;
             RUN(swiglu_clamped, forward);
             RUN(swiglu_clamped_grad, back);
             compare("y", y.cells, want_y, 1e-6);
@@ -204,7 +204,7 @@ void multiples()
         operand x(type, l, l.columns, 3), y(type, l, l.columns, 1);
         auto want = expect(y, [&](int64_t r, int64_t c) { return rounded_to(type, 0.22f * x.value(r, c)); });
         call apart({x.rows()}, {y.rows()}), in_place({x.rows()}, {x.rows()});
-        apart.o.at.scale = in_place.o.at.scale = 0.22f;
+        apart.o.at.constants.scale = in_place.o.at.constants.scale = 0.22f;
         RUN(scale, apart);
         y.cells.get();
         check("each value is the product, rounded once", y.cells.value == want);
@@ -221,7 +221,7 @@ void soft_cap_both_ways()
             operand x(type, l, l.columns, 3), y(type, l, l.columns, 1), dy(type, l, l.columns, 1);
             auto want = expect(y, [&](int64_t r, int64_t c) { return cap * tanh(x.value(r, c) / cap); });
             call forward({x.rows()}, {y.rows()}), back({dy.rows(), x.rows()}, {y.rows()});
-            forward.o.at.cap = back.o.at.cap = (float)cap;
+            forward.o.at.constants.cap = back.o.at.constants.cap = (float)cap;
             RUN(soft_cap, forward);
             compare("y", y.cells, want, 1e-6);
             want = expect(y, [&](int64_t r, int64_t c) { return dy.value(r, c) / pow(cosh(x.value(r, c) / cap), 2); });
@@ -271,7 +271,7 @@ void arrange()
                 back(type, vector<double>((size_t)(rows * columns), 0.0));
             call there({rows_in(x, rows, columns), all_of(at)}, {rows_in(y, rows, columns)}),
                 again({rows_in(y, rows, columns), all_of(at)}, {rows_in(back, rows, columns)});
-            again.o.at.inverse = true;
+            again.o.at.rotation.inverse = true;
             RUN(arrange, there);
             RUN(arrange, again);
             y.get();

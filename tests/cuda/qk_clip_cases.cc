@@ -43,18 +43,18 @@ void one(op_qk_clip of, int64_t layers, int64_t layer, int64_t ranks, int64_t be
     }
     call c({rows_in(max_logits, max_logit_rows, of.heads)}, {all_of(factors)});
     c.o.at.qk = of;
-    c.o.at.rows = layers;
-    c.o.at.first = layer;
+    c.o.at.qk.layers = layers;
+    c.o.at.qk.layer = layer;
     RUN(qk_factors, c);
     compare("factors", factors, want, 4e-7);
 }
 
 void factors()
 {
-    one({1, 1, 1, 0, 0}, 1, 0, 1, 0);       /* one row */
-    one({4, 8, 6, 0, 0}, 3, 1, 2, 24);      /* keys behind queries, and values behind them */
-    one({5, 5, 48, 16, 0}, 3, 2, 3, 0);     /* elements that do not rotate, then those that do */
-    one({6, 6, 40, 40, 0}, 2, 0, 37, 1000); /* queries that share keys; more ranks than a warp has lanes */
+    one({1, 1, 1, 0, 0, 0, 0}, 1, 0, 1, 0);       /* one row */
+    one({4, 8, 6, 0, 0, 0, 0}, 3, 1, 2, 24);      /* keys behind queries, and values behind them */
+    one({5, 5, 48, 16, 0, 0, 0}, 3, 2, 3, 0);     /* elements that do not rotate, then those that do */
+    one({6, 6, 40, 40, 0, 0, 0}, 2, 0, 37, 1000); /* queries that share keys; more ranks than a warp has lanes */
 }
 } // namespace
 

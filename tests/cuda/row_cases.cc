@@ -26,8 +26,8 @@ void norm_case(int type, norm_size n, bool layer, bool residual, float offset)
     array y(type, cells), rstd(DTYPE_FP32, (size_t)n.rows), mean(DTYPE_FP32, (size_t)n.rows), sum(type, cells);
     auto of = [&](const array &a) { return rows_in(a, n.rows, n.columns); };
     auto run = [&](call &c, op_kernel entry, const char *what) {
-        c.o.at.epsilon = (float)epsilon;
-        c.o.at.offset = offset;
+        c.o.at.norm.epsilon = (float)epsilon;
+        c.o.at.norm.offset = offset;
         run_ok(what, c.error_of(entry));
     };
     const tensor more = only_if(residual, of(r)), whole = only_if(residual, of(sum));
@@ -109,9 +109,9 @@ struct head_layout {
 
     void tell(call &c) const
     {
-        c.o.at.heads = heads;
-        c.o.at.kv_heads = kv_heads;
-        c.o.at.head_size = head_size;
+        c.o.at.heads.q = heads;
+        c.o.at.heads.kv = kv_heads;
+        c.o.at.heads.size = head_size;
     }
 };
 
@@ -156,8 +156,8 @@ void rope_case(int type, head_layout at, int64_t tokens, int64_t d, bool interle
         call c({q, k, all_of(positions), rows_in(cosine_sine, 30, d)},
                {rows_in(y, tokens, q_columns, columns), rows_in(y, tokens, k_columns, columns, q_columns)});
         at.tell(c);
-        c.o.at.inverse = inverse;
-        c.o.at.interleaved = interleaved;
+        c.o.at.rotation.inverse = inverse;
+        c.o.at.rotation.interleaved = interleaved;
         RUN(rope, c);
         compare("y", y, want, 2e-7);
         c.out(0, q);
@@ -206,8 +206,8 @@ void head_norm_case(int type, head_layout at, int64_t tokens, float offset)
     auto k_of = [&](const array &a) { return rows_in(a, tokens, at.kv_heads * d, all * d, k_first); };
     call forward({q_of(qk), k_of(qk), all_of(wq), all_of(wk)}, {q_of(y), k_of(y), rows_in(rstd, tokens, all)});
     at.tell(forward);
-    forward.o.at.epsilon = 1e-6f;
-    forward.o.at.offset = offset;
+    forward.o.at.norm.epsilon = 1e-6f;
+    forward.o.at.norm.offset = offset;
     RUN(head_norm, forward);
     compare("y", y, want_y, 1e-6);
     compare("rstd", rstd, want_rstd, 1e-6);
@@ -273,10 +273,10 @@ void width_norm_case(int type, int64_t tokens, int64_t q, int64_t k, int ranks, 
         return rows_in(a, tokens, columns[which], (int64_t)all, which ? q : 0);
     };
     auto tell = [&](call &c) {
-        c.o.at.epsilon = 1e-6f;
-        c.o.at.offset = offset;
+        c.o.at.norm.epsilon = 1e-6f;
+        c.o.at.norm.offset = offset;
         for (int i = 0; i < 2; i++)
-            c.o.at.width[i] = columns[i] * ranks;
+            c.o.at.norm.width[i] = columns[i] * ranks;
     };
     auto sums = [&](const array &a) { return rows_in(a, tokens, 2); };
     const tensor x0 = part(qk, 0), x1 = part(qk, 1), w0 = all_of(w[0]), w1 = all_of(w[1]);

@@ -56,7 +56,7 @@ plain|norm.cu|norm.cu|rows/norms|s,weight\[i\] += offset;,,|a norm of 1 + w forg
 plain|heads.cu|heads.cu|rows/head_norm|s, + offset));,));,|a head's norm forgets its offset
 plain|heads.cu|heads.cu|rows/rope|s,front + 2 \* half,front + half,|what is copied lies in the second half
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
-plain|heads.cu|heads.cu|rows/rope|s,o->at.interleaved ? rope_rotate,false ? rope_rotate,|halves for neighbours
+plain|heads.cu|heads.cu|rows/rope|s,o->at.rotation.interleaved ? rope_rotate,false ? rope_rotate,|halves for neighbours
 plain|heads.cu|heads.cu|rows/rope|s,(V + i) % 2 ?,(V + i) % 2 == 0 ?,|the neighbours of the second vector change places
 plain|heads.cu|heads.cu|latent/rope|s,head < x.heads ? part.front : 0,0,|the first elements of a head rotate, not the last
 plain|heads.cu|heads.cu|latent/rope|s,else if (front == 0),else if (false),|what is in front of the key they share is copied

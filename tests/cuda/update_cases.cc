@@ -293,7 +293,7 @@ void muon_scale()
                 trace += gram.value[(size_t)(i * pitch + i)] = fabs(gram.value[(size_t)(i * pitch + i)]);
             gram.put();
             call c({rows_in(gram, n, n, pitch)}, {rows_in(scaled, n, n, pitch), all_of(scale)});
-            c.o.at.epsilon = 1e-7f;
+            c.o.at.update.epsilon = 1e-7f;
             RUN(muon_scale, c);
             double want = 1 / fmax(sqrt(trace), (double)1e-7f);
             compare("scale", scale, {want}, 1e-6);

@@ -37,7 +37,7 @@ static void check_least(plans_verdict *v, const program *p, int index)
     int together = collective_bundle(ops, p, index);
     if (op_has(o, OP_MESSAGE) || together == 0)
         return;
-    int64_t *counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts), sum = 0;
+    int64_t *counts = must_alloc((unsigned long)o->where.group_size * sizeof *counts), sum = 0;
     comm_shape s = collective_together(counts, ops, together);
     for (s.me = 0; s.me < s.members; s.me++)
         sum += comm_expected_bytes(&s);
@@ -71,8 +71,8 @@ static void add_traffic(plans_verdict *v, planned_traffic *t, const program *p, 
             continue;
         int64_t scratch, bytes, count;
         collective_measure(&scratch, &bytes, &count, p, i);
-        t->sent[o->at.axis] += plays * bytes;
-        t->messages[o->at.axis] += plays * count;
+        t->sent[o->where.axis] += plays * bytes;
+        t->messages[o->where.axis] += plays * count;
         check_least(v, p, i);
     }
 }

@@ -96,8 +96,8 @@ static const tensor *resting_weight(const storage *s)
     for (int i = 0; i < fault.op; i++) {
         const op *o = p->ops[i];
         if (o->kind == OP_all_gather && o->phase == PHASE_BEGIN && o->out[0] == s->weight)
-            request = o->at.request;
-        if (op_waits(o) && o->at.request == request)
+            request = o->where.request;
+        if (op_waits(o) && o->where.request == request)
             request = -1;
     }
     return s->shard_weight || request >= 0 ? s->own_weight : s->weight;

@@ -58,7 +58,7 @@ static bool adds_to_gradient(const op *o)
 
 static bool reduces(const op *o, axis a)
 {
-    return o->kind == OP_all_reduce && o->at.axis == a;
+    return o->kind == OP_all_reduce && o->where.axis == a;
 }
 
 static bool of_backward(const op *o, int microbatch)
@@ -115,11 +115,11 @@ static void edit_update(op *o)
     if (is("dropped-gram-reduce") && reduces(o, AXIS_TENSOR) && o->in[0]->class == CLASS_TEMPORARY)
         o->kind = OP_copy;
     if (is("shape-ignored") && o->kind == OP_muon)
-        o->at.scale = 1;
+        o->at.update.scale = 1;
     if (is("peaks-of-one-rank") && o->kind == OP_qk_factors)
         o->in[0] = of->values.max_logits;
     if (is("peaks-of-another-layer") && o->kind == OP_qk_factors)
-        o->at.first = (o->at.first + 1) % o->at.rows;
+        o->at.qk.layer = (o->at.qk.layer + 1) % o->at.qk.layers;
     if (is("rotating-rows-by-the-root") && o->kind == OP_qk_factors)
         o->at.qk.whole = 0;
 }
@@ -130,7 +130,7 @@ static tensor *own_rows(const op *o)
     tensor *own = must_alloc(sizeof *own);
     *own = *o->in[0];
     own->shape[0] = o->out[0]->shape[0];
-    own->address += o->at.group_rank * tensor_bytes(o->out[0]);
+    own->address += o->where.group_rank * tensor_bytes(o->out[0]);
     return own;
 }
 
@@ -142,7 +142,7 @@ static void edit_context(op *o)
         o->in[1] = NULL;
     }
     if ((is("keys-of-one-rank") || is("latents-of-one-rank")) && o->kind == OP_reduce_scatter &&
-        o->at.axis == AXIS_CONTEXT) {
+        o->where.axis == AXIS_CONTEXT) {
         o->in[0] = own_rows(o);
         o->kind = OP_copy;
     }
@@ -161,9 +161,9 @@ static void edit_latents(op *o)
     if (is("dropped-latent-reduce") && reduces(o, AXIS_TENSOR) && o->out[0]->shape[1] == s->kv_lora_rank)
         o->kind = OP_copy;
     if (is("first-elements-rotate") && o->kind == OP_rope)
-        o->at.head_size = (int32_t)o->in[1]->shape[1];
+        o->at.heads.size = (int32_t)o->in[1]->shape[1];
     if (is("scores-without-factor") && (o->kind == OP_attention || o->kind == OP_attention_grad))
-        o->at.scale = 1 / sqrtf((float)s->head_size);
+        o->at.attention.scale = 1 / sqrtf((float)s->head_size);
 }
 
 /* The faults of tokens in slots. */
@@ -173,9 +173,9 @@ static void edit_slots(op *o)
     if (is("heads-stay") && o->kind == OP_all_to_all && o->in[0]->type == DTYPE_INT32)
         o->kind = OP_copy;
     if (is("ids-shifted") && o->kind == OP_assign && o->in[0]->shape[1] == 1)
-        o->at.first++;
+        o->at.routing.first++;
     if (behind && (is("wave-lost") || (is("wave-lost-when-remade") && o->phase == PHASE_BACKWARD)))
-        o->at.routing.skip += o->at.rows << 16;
+        o->at.routing.skip += o->at.routing.rows << 16;
 }
 
 /* The holders of an expert add what those of others have. */
@@ -184,9 +184,9 @@ static void edit_expert_data(op *o)
     if (!is("summed-with-other-experts") || !reduces(o, AXIS_EXPERT_DATA))
         return;
     const axis_group *all = &of->around.group[AXIS_GRADIENT];
-    o->at.axis = AXIS_GRADIENT;
-    o->at.group_size = all->ranks;
-    o->at.group_rank = all->rank;
+    o->where.axis = AXIS_GRADIENT;
+    o->where.group_size = all->ranks;
+    o->where.group_rank = all->rank;
 }
 
 /* The block behind the last layer reads the embedding of the token itself; its gradient goes to the next one's. */

@@ -171,8 +171,8 @@ static void bench_attention(int64_t t, int heads, int kv_heads, int d, dtype typ
     tensor qkv = make(type, t, (int64_t)(heads + 2 * kv_heads) * d), y = make(type, t, (int64_t)heads * d);
     tensor dy = make(type, t, (int64_t)heads * d), lse = make(DTYPE_FP32, t / sequence * heads, sequence),
            dqkv = make(type, t, qkv.shape[1]);
-    op_attributes at = {.heads = heads, .kv_heads = kv_heads, .head_size = d, .sequence = (int32_t)sequence};
-    at.scale = 1 / sqrtf((float)d);
+    op_attributes at = {.heads = {heads, kv_heads, d}, .attention.sequence = (int32_t)sequence};
+    at.attention.scale = 1 / sqrtf((float)d);
     tensor in[3], grad[3];
     for (int i = 0; i < 3; i++) {
         int64_t first = i ? heads + (int64_t)(i - 1) * kv_heads : 0, count = i ? kv_heads : heads;
@@ -211,7 +211,7 @@ static void bench_rows(int64_t t)
 static void bench_routing(int64_t t)
 {
     int64_t before = used, h = 2048, rows = 8 * t;
-    op_attributes at = {.rows = rows, .routing = {.experts = 128, .active = 8, .local = 128, .scale = 1}};
+    op_attributes at = {.routing = {.experts = 128, .active = 8, .local = 128, .rows = rows, .scale = 1}};
     tensor logits = make(DTYPE_BF16, t, 128), dlogits = make(DTYPE_BF16, t, 128), weights = make(DTYPE_FP32, t, 8);
     tensor experts = make(DTYPE_INT32, t, 8), token_positions = make(DTYPE_INT32, t, 8),
            offsets = make(DTYPE_INT32, 129, 0);

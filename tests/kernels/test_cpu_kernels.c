@@ -196,9 +196,9 @@ static void attention_error(double error[3], const attention_case *c, const isa 
             dy64[i * width + j] = workbench_get(&b, &dy, i, j);
     }
     naive_attention(y64, lse64, dq64, q64, dy64, c->documents ? starts : NULL, c);
-    op_attributes at = {
-        .heads = c->heads, .kv_heads = c->kv_heads, .head_size = c->d, .sequence = c->sequence, .window = c->window};
-    at.scale = (float)(1 / sqrt(c->d));
+    op_attributes at = {.heads = {c->heads, c->kv_heads, c->d},
+                        .attention = {.sequence = c->sequence, .window = c->window}};
+    at.attention.scale = (float)(1 / sqrt(c->d));
     tensor in[3], grad[3];
     for (int i = 0; i < 3; i++) {
         in[i] = heads_of(&qkv, c, i);

@@ -120,7 +120,7 @@ enum { TOKENS = 2113, CHOSEN = 8, OF = 96, COLUMNS = 40, ROWS = 9000, OUTPUTS = 
 static void route_there_and_back(workbench *b, tensor *out)
 {
     const op_attributes at = {
-        .rows = ROWS, .first = 8, .routing = {.experts = OF, .active = CHOSEN, .local = 64, .scale = 1, .skip = 0}};
+        .routing = {.experts = OF, .active = CHOSEN, .first = 8, .local = 64, .rows = ROWS, .scale = 1}};
     tensor logits = workbench_random(b, DTYPE_BF16, TOKENS, OF, 3),
            x = workbench_random(b, DTYPE_BF16, TOKENS, COLUMNS, 1);
     out[0] = workbench_tensor(b, DTYPE_FP32, TOKENS, CHOSEN);

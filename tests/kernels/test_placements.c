@@ -76,14 +76,14 @@ static void sums_columns(recorder *r)
 
 static void exchanges_columns(recorder *r)
 {
-    op exchange = {.kind = OP_all_to_all, .at = op_along(r->grid.group, AXIS_TENSOR)};
+    op exchange = {.kind = OP_all_to_all, .where = op_along(r->grid.group, AXIS_TENSOR)};
     exchange.in[0] = columns(r, 2, place_partial());
     recorder_record(r, "exchange", &exchange, 1, NULL);
 }
 
 static void gathers_into_columns(recorder *r)
 {
-    op gather = {.kind = OP_all_gather, .at = op_along(r->grid.group, AXIS_TENSOR)};
+    op gather = {.kind = OP_all_gather, .where = op_along(r->grid.group, AXIS_TENSOR)};
     gather.in[0] = placed(r, "x", TOKENS / 2, HIDDEN, place_shard(0));
     recorder_record(r, "into", &gather, 0, (tensor *[OP_MAX_OUT]){columns(r, TOKENS, place_shared())});
 }
@@ -108,7 +108,7 @@ static void differentiate(recorder *r, tensor *y)
 static void gathers_by_hand(recorder *r)
 {
     r->grid.group[AXIS_KV] = (axis_group){.ranks = 2, .slots = axis_slots(AXIS_KV)};
-    op gather = {.kind = OP_all_gather, .at = op_along(r->grid.group, AXIS_KV)};
+    op gather = {.kind = OP_all_gather, .where = op_along(r->grid.group, AXIS_KV)};
     gather.in[0] = recorder_input(r, "x", DTYPE_FP32, 2, (int64_t[]){TOKENS / 2, HIDDEN},
                                   place_along(AXIS_SLOT_KV, place_shard(0)));
     differentiate(r, recorder_record(r, "gather", &gather, 1, NULL)->out[0]);
@@ -149,7 +149,7 @@ static void dispatches_by_weights(recorder *r)
     op_routing as = {.experts = HIDDEN, .active = 2, .scale = 1, .local = HIDDEN};
     record_route(r, "router", &weights, &experts, x, NULL, &as);
     record_row_ids to = record_assign(r, "assign", experts, 2 * TOKENS, &as, 0);
-    op like = {.kind = OP_dispatch, .in = {x, to.row_ids, to.offsets, weights}, .at.rows = 2 * TOKENS};
+    op like = {.kind = OP_dispatch, .in = {x, to.row_ids, to.offsets, weights}, .at.routing.rows = 2 * TOKENS};
     differentiate(r, recorder_record(r, "dispatch", &like, 1, NULL)->out[0]);
 }
 
@@ -167,7 +167,7 @@ static void exchanges_rows_that_ranks_do_not_divide(recorder *r)
 /* As compressed gradients are. */
 static void differentiates_an_exchange_of_sums(recorder *r)
 {
-    op exchange = {.kind = OP_all_to_all, .at = op_along(r->grid.group, AXIS_TENSOR)};
+    op exchange = {.kind = OP_all_to_all, .where = op_along(r->grid.group, AXIS_TENSOR)};
     exchange.in[0] = placed(r, "x", 2, HIDDEN, place_partial());
     differentiate(r, recorder_record(r, "exchange", &exchange, 1, NULL)->out[0]);
 }

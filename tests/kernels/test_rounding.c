@@ -148,9 +148,13 @@ TEST(an_update_rounds_what_fp32_makes)
             tensor gradient = workbench_random(&b, DTYPE_FP32, ROWS, COLUMNS, 1), scalars = scalars_of(&b, &s);
             tensor control = control_of(&b), wide[4], narrow[4];
             op a = {.kind = (uint8_t)RULES[k], .in = {&gradient, &scalars, &control}}, n;
-            a.at = (op_attributes){.decay = 1, .nesterov = 1, .scale = 2, .stream = 5, .rounding_site = ROUNDING_SITE};
-            a.at.first_element = FIRST;
-            a.at.stride = dense ? COLUMNS : STRIDE;
+            a.at = (op_attributes){.update = {.first_element = FIRST,
+                                              .stride = dense ? COLUMNS : STRIDE,
+                                              .stream = 5,
+                                              .rounding_site = ROUNDING_SITE,
+                                              .scale = 2,
+                                              .decay = 1,
+                                              .nesterov = 1}};
             n = a;
             bool momentum = RULES[k] == OP_muon_momentum; /* its first outputs are x, fp32, and the state */
             int outputs = momentum ? 2 : 2 + STATES[k];
@@ -168,7 +172,7 @@ TEST(an_update_rounds_what_fp32_makes)
             for (int i = momentum ? 0 : 1; i < outputs; i++)
                 for (int64_t j = 0; j < ROWS * COLUMNS; j++) {
                     int64_t row = j / COLUMNS, column = j % COLUMNS;
-                    uint64_t element = (uint64_t)(FIRST + row * a.at.stride + column);
+                    uint64_t element = (uint64_t)(FIRST + row * a.at.update.stride + column);
                     uint32_t draws[4], value = bits_of((float)workbench_get(&b, &wide[i], row, column));
                     philox_draws(draws, s.seed, ROUNDING_SITE + (uint32_t)i, 7, 5, element / 8);
                     if (i > 0)
@@ -194,7 +198,7 @@ TEST(small_steps_are_not_lost)
         workbench_put(&b, &master, i / N, i % N, 1);
     }
     op o = {.kind = OP_sgd, .in = {&gradient, &scalars, &control}, .out = {NULL, &master, &momentum}};
-    o.at = (op_attributes){.rounding_site = ROUNDING_SITE, .stride = N};
+    o.at = (op_attributes){.update.rounding_site = ROUNDING_SITE, .update.stride = N};
     for (int step = 1; step <= STEPS; step++) {
         ((step_scalars *)tensor_at(&scalars, b.arena))->step = step;
         workbench_run(&b, &o, false);

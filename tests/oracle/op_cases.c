@@ -189,7 +189,7 @@ static void norm(op_case *c, bool layer, bool residual, int64_t t, int64_t h)
         op_case_in(c, slot++, c->type, UNIT, h, 0);
     if (residual)
         op_case_in(c, slot, c->type, UNIT, t, h);
-    c->o.at.epsilon = 1e-5f;
+    c->o.at.norm.epsilon = 1e-5f;
     op_case_infer(c, (layer ? 7u : 3u) | (residual ? 1u << s : 0));
     c->terms = (double)h;
     c->roundings = residual; /* the sum */
@@ -204,7 +204,7 @@ static bool norm_sizes(int64_t *t, int64_t *h, int variant)
 CASES(rmsnorm)
 {
     int residual = op_case_option(&variant, 2);
-    c->o.at.offset = (float)op_case_option(&variant, 2);
+    c->o.at.norm.offset = (float)op_case_option(&variant, 2);
     int64_t t, h;
     if (!norm_sizes(&t, &h, variant))
         return false;
@@ -228,7 +228,7 @@ static bool norm_gradient(op_case *c, bool layer, int variant)
 {
     c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
     int addend = op_case_option(&variant, 2);
-    c->o.at.offset = layer ? 0 : (float)op_case_option(&variant, 2);
+    c->o.at.norm.offset = layer ? 0 : (float)op_case_option(&variant, 2);
     int64_t t, h;
     if (!norm_sizes(&t, &h, variant))
         return false;
@@ -252,7 +252,7 @@ static bool norm_gradient(op_case *c, bool layer, int variant)
     forward->out[0] = op_case_tensor(c, "y", c->type, NOTHING, t, h);
     forward->out[1] = rstd;
     forward->out[2] = mean;
-    forward->at.epsilon = c->o.at.epsilon = 1e-5f;
+    forward->at.norm.epsilon = c->o.at.norm.epsilon = 1e-5f;
     op_case_infer(c, 1);
     c->terms = (double)(t > h ? t : h);
     c->growth = 2;

@@ -9,6 +9,5 @@ typedef bool (*op_cases_generator)(op_case *c, int variant);
 
 #define OP(name, ...) bool op_cases_##name(op_case *c, int variant);
 #include "kernels/table/ops.def"
-#undef OP
 
 extern const op_cases_generator op_cases_table[OP_COUNT];

@@ -69,14 +69,13 @@ static bool attention_shape(heads *a, op_case *c, int variant)
         return false;
     const int *s = ATTENTION[variant];
     int size = s[7] ? s[7] : s[2];
-    c->o.at.heads = s[0];
-    c->o.at.kv_heads = s[1];
-    c->o.at.head_size = s[2];
-    c->o.at.sequence = s[3];
-    c->o.at.window = s[5];
-    c->o.at.scale = 1 / sqrtf((float)s[2]);
-    c->o.at.epsilon = 1e-6f;
-    c->o.at.cap = s[9] ? CAP : 0;
+    c->o.at.heads.q = s[0];
+    c->o.at.heads.kv = s[1];
+    c->o.at.heads.size = s[2];
+    c->o.at.attention.sequence = s[3];
+    c->o.at.attention.window = s[5];
+    c->o.at.attention.scale = 1 / sqrtf((float)s[2]);
+    c->o.at.attention.cap = s[9] ? CAP : 0;
     c->deal = s[8];
     *a = (heads){.tokens = (int64_t)s[3] * s[4],
                  .q = (int64_t)s[0] * s[2],
@@ -90,11 +89,16 @@ static bool attention_shape(heads *a, op_case *c, int variant)
     return true;
 }
 
-/* The same for ops that ask for shapes alone. */
+/* The same for ops that ask for shapes alone, and have attributes of their own. */
 static bool heads_shape(heads *a, op_case *c, int variant)
 {
+    op_attributes own = c->o.at;
     int row = variant / 2;
-    return row <= HEADS_ROWS && attention_shape(a, c, 2 * (row < HEADS_ROWS ? row : WIDEST) + variant % 2);
+    if (row > HEADS_ROWS || !attention_shape(a, c, 2 * (row < HEADS_ROWS ? row : WIDEST) + variant % 2))
+        return false;
+    own.heads = c->o.at.heads;
+    c->o.at = own;
+    return true;
 }
 
 /* The row that operands are columns of; NULL: they are matrices of their own. */
@@ -135,32 +139,32 @@ static void attention_outputs(op_case *c, unsigned outputs, const heads *a, int 
 
 CASES(head_norm)
 {
-    c->o.at.offset = (float)op_case_option(&variant, 2);
+    c->o.at.norm = (op_norm){.epsilon = 1e-6f, .offset = (float)op_case_option(&variant, 2)};
     heads a;
     if (!heads_shape(&a, c, variant))
         return false;
     attention_inputs(c, 0, &a, a.tokens, false);
-    op_case_in(c, 2, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
-    op_case_in(c, 3, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    op_case_in(c, 2, c->type, WEIGHT_LIKE, c->o.at.heads.size, 0);
+    op_case_in(c, 3, c->type, WEIGHT_LIKE, c->o.at.heads.size, 0);
     attention_outputs(c, 7, &a, 2);
-    c->terms = c->o.at.head_size;
+    c->terms = c->o.at.heads.size;
     return true;
 }
 
 CASES(head_norm_grad)
 {
     c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
-    c->o.at.offset = (float)op_case_option(&variant, 2);
+    c->o.at.norm = (op_norm){.epsilon = 1e-6f, .offset = (float)op_case_option(&variant, 2)};
     heads a;
     if (!heads_shape(&a, c, variant))
         return false;
     attention_inputs(c, 0, &a, a.tokens, false);
     attention_inputs(c, 2, &a, a.tokens, false);
-    op_case_in(c, 4, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
-    op_case_in(c, 5, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
-    op_case_in(c, 6, DTYPE_FP32, DERIVED, a.tokens, c->o.at.heads + c->o.at.kv_heads);
+    op_case_in(c, 4, c->type, WEIGHT_LIKE, c->o.at.heads.size, 0);
+    op_case_in(c, 5, c->type, WEIGHT_LIKE, c->o.at.heads.size, 0);
+    op_case_in(c, 6, DTYPE_FP32, DERIVED, a.tokens, c->o.at.heads.q + c->o.at.heads.kv);
     for (int i = 2; i < 4; i++)
-        op_case_update(c, i, DTYPE_FP32, UNIT, c->o.at.head_size, 0, c->o.at.accumulate);
+        op_case_update(c, i, DTYPE_FP32, UNIT, c->o.at.heads.size, 0, c->o.at.accumulate);
     op *forward = op_case_prelude(c, OP_head_norm);
     forward->at = c->o.at;
     for (int i = 0; i < 4; i++)
@@ -169,7 +173,7 @@ CASES(head_norm_grad)
     forward->out[1] = op_case_tensor(c, "yk", c->type, NOTHING, a.tokens, a.k);
     forward->out[2] = c->o.in[6];
     attention_outputs(c, 3, &a, 2);
-    c->terms = (double)a.tokens * c->o.at.heads + c->o.at.head_size;
+    c->terms = (double)a.tokens * c->o.at.heads.q + c->o.at.heads.size;
     c->growth = 2;
     return true;
 }
@@ -178,11 +182,11 @@ CASES(head_norm_grad)
 static bool width_shape(heads *a, op_case *c, int variant)
 {
     int ranks = op_case_option(&variant, 2) ? 2 : 1;
-    c->o.at.offset = (float)op_case_option(&variant, 2);
+    c->o.at.norm = (op_norm){.epsilon = 1e-6f, .offset = (float)op_case_option(&variant, 2)};
     if (!heads_shape(a, c, variant))
         return false;
-    c->o.at.width[0] = ranks * a->q;
-    c->o.at.width[1] = 2 * ranks * a->k;
+    c->o.at.norm.width[0] = ranks * a->q;
+    c->o.at.norm.width[1] = 2 * ranks * a->k;
     c->terms = (double)a->q;
     return true;
 }
@@ -269,22 +273,22 @@ static void give_rope_table(const op_case *c, void *bytes, const tensor *t)
 /* One head of k, a third of a head of q's elements, for all of them. */
 static void share_key(op_case *c, heads *a)
 {
-    c->o.at.kv_heads = 0;
-    a->k = c->o.at.head_size / 3 / 2 * 2;
+    c->o.at.heads.kv = 0;
+    a->k = c->o.at.heads.size / 3 / 2 * 2;
 }
 
 CASES(rope)
 {
-    c->o.at.inverse = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.rotation.inverse = (uint8_t)op_case_option(&variant, 2);
     const bool part = op_case_option(&variant, 2);
-    c->o.at.interleaved = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.rotation.interleaved = (uint8_t)op_case_option(&variant, 2);
     const bool shared = op_case_option(&variant, 2);
     heads a;
     if (!heads_shape(&a, c, variant))
         return false;
     if (shared)
         share_key(c, &a);
-    int64_t size = shared ? a.k : c->o.at.head_size, rotated = part && size >= 4 ? size / 4 * 2 : size;
+    int64_t size = shared ? a.k : c->o.at.heads.size, rotated = part && size >= 4 ? size / 4 * 2 : size;
     attention_inputs(c, 0, &a, a.tokens, false);
     op_case_in(c, 2, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = POSITIONS - 1}, a.tokens, 0);
     op_case_in(c, 3, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_rope_table}, POSITIONS, rotated);
@@ -294,7 +298,7 @@ CASES(rope)
 
 static int64_t place_of_query(const op_case *c, int64_t i)
 {
-    int64_t run = c->o.at.run, samples = c->t_keys / c->o.at.sequence;
+    int64_t run = c->o.at.attention.run, samples = c->t_keys / c->o.at.attention.sequence;
     return c->deal ? run_sharded(c, i / run, samples) * run + i % run : i;
 }
 
@@ -308,7 +312,7 @@ static void give_positions(const op_case *c, void *bytes, const tensor *t)
 static void give_documents(const op_case *c, void *bytes, const tensor *t)
 {
     for (int64_t i = 0; i < t->shape[0]; i++) {
-        int32_t within = (int32_t)(place_of_query(c, i) % c->o.at.sequence), at = 0;
+        int32_t within = (int32_t)(place_of_query(c, i) % c->o.at.attention.sequence), at = 0;
         for (int32_t length = 1; at + length <= within; length++)
             at += length;
         ((int32_t *)bytes)[i] = at;
@@ -321,9 +325,9 @@ static const fill DOCUMENTS = {.kind = FILL_GIVEN, .give = give_documents},
 /* q, k and v from `slot` on, then, where they are asked for, document_start and places from `masks` on. */
 static void attention_operands(op_case *c, const heads *a, int slot, int masks)
 {
-    c->o.at.run = c->deal ? c->o.at.sequence / RUNS : 0;
+    c->o.at.attention.run = c->deal ? c->o.at.attention.sequence / RUNS : 0;
     if (c->deal == FIRST_AND_LAST || c->deal == BETWEEN)
-        c->o.at.group_size = RUNS / 2, c->o.at.group_rank = c->deal == BETWEEN;
+        c->o.at.attention.ranks = RUNS / 2, c->o.at.attention.rank = c->deal == BETWEEN;
     c->t_keys = a->tokens;
     tensor *row = row_of_heads(c, a, UNIT, a->tokens), *q = op_case_in(c, slot, c->type, UNIT, a->queries, a->q);
     if (!c->deal) /* else a matrix of its own: queries have come another way than keys */
@@ -356,9 +360,10 @@ CASES(attention)
         return false;
     attention_operands(c, &a, 0, 3);
     if (a.sinks)
-        op_case_in(c, 5, c->type, sinks_of(&a), c->o.at.heads, 0);
-    op_case_infer(c, a.sinks || c->o.at.cap > 0 || variant % 8 > 0 ? 3 : 7); /* cuDNN takes those without maxima */
-    c->terms = c->o.at.head_size + c->o.at.sequence;
+        op_case_in(c, 5, c->type, sinks_of(&a), c->o.at.heads.q, 0);
+    op_case_infer(
+        c, a.sinks || c->o.at.attention.cap > 0 || variant % 8 > 0 ? 3 : 7); /* cuDNN takes those without maxima */
+    c->terms = c->o.at.heads.size + c->o.at.attention.sequence;
     c->roundings = 1; /* probabilities are rounded to T for the product with v */
     c->growth = 2;
     return true;
@@ -372,22 +377,22 @@ CASES(attention_grad)
     op_case_in(c, 0, c->type, UNIT, a.queries, a.y);
     attention_operands(c, &a, 1, 6);
     op_case_in(c, 4, c->type, DERIVED, a.queries, a.y);
-    int64_t run = c->o.at.sequence / (c->deal ? RUNS : 1);
-    op_case_in(c, 5, DTYPE_FP32, DERIVED, a.queries / run * c->o.at.heads, run);
+    int64_t run = c->o.at.attention.sequence / (c->deal ? RUNS : 1);
+    op_case_in(c, 5, DTYPE_FP32, DERIVED, a.queries / run * c->o.at.heads.q, run);
     op *forward = op_case_prelude(c, OP_attention);
     forward->at = c->o.at;
     for (int i = 0; i < 3; i++)
         forward->in[i] = c->o.in[1 + i];
     forward->in[3] = c->o.in[6];
     forward->in[4] = c->o.in[7];
-    forward->in[5] = a.sinks ? op_case_tensor(c, "sinks", c->type, sinks_of(&a), c->o.at.heads, 0) : NULL;
+    forward->in[5] = a.sinks ? op_case_tensor(c, "sinks", c->type, sinks_of(&a), c->o.at.heads.q, 0) : NULL;
     forward->out[0] = c->o.in[4];
     forward->out[1] = c->o.in[5];
     attention_outputs(c, 7, &a, 3);
-    c->terms = c->o.at.head_size + c->o.at.sequence * (c->o.at.heads / c->o.at.kv_heads);
+    c->terms = c->o.at.heads.size + c->o.at.attention.sequence * (c->o.at.heads.q / c->o.at.heads.kv);
     c->roundings = 2; /* probabilities and ds */
     c->growth = 2;
-    c->floor = c->o.at.sequence == 1 ? 16 : 0; /* dq and dk of a query that sees one key are 0 */
+    c->floor = c->o.at.attention.sequence == 1 ? 16 : 0; /* dq and dk of a query that sees one key are 0 */
     return true;
 }
 
@@ -401,12 +406,12 @@ CASES(attention_sinks_grad)
         return false;
     for (int i = 0; i < 2; i++)
         op_case_in(c, i, c->type, (fill){.kind = FILL_NORMAL, .a = 1, .b = 1}, a.queries, a.y);
-    int64_t run = c->o.at.sequence / (c->deal ? RUNS : 1);
-    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_NORMAL, .a = 2, .b = 1}, a.queries / run * c->o.at.heads, run);
-    op_case_in(c, 3, c->type, UNIT, c->o.at.heads, 0);
-    op_case_update(c, 0, DTYPE_FP32, UNIT, c->o.at.heads, 0, c->o.at.accumulate);
+    int64_t run = c->o.at.attention.sequence / (c->deal ? RUNS : 1);
+    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_NORMAL, .a = 2, .b = 1}, a.queries / run * c->o.at.heads.q, run);
+    op_case_in(c, 3, c->type, UNIT, c->o.at.heads.q, 0);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, c->o.at.heads.q, 0, c->o.at.accumulate);
     op_case_infer(c, 0);
-    c->terms = (double)a.queries + (double)a.y / c->o.at.heads;
+    c->terms = (double)a.queries + (double)a.y / c->o.at.heads.q;
     return true;
 }
 
@@ -430,9 +435,9 @@ CASES(attention_decode)
         tensor_describe(cache, "cache", CLASS_TEMPORARY, c->type, 3, (int64_t[]){samples, POSITIONS, width[i]});
     }
     if (a.sinks)
-        op_case_in(c, 6, c->type, sinks_of(&a), c->o.at.heads, 0);
+        op_case_in(c, 6, c->type, sinks_of(&a), c->o.at.heads.q, 0);
     op_case_infer(c, 1);
-    c->terms = c->o.at.head_size + POSITIONS;
+    c->terms = c->o.at.heads.size + POSITIONS;
     c->roundings = 1;
     c->growth = 2;
     return true;

@@ -47,8 +47,7 @@ CASES(expert_load)
     if (variant >= SIZE_COUNT)
         return false;
     const int *s = SIZES[variant];
-    c->o.at.scale = 0.3f;
-    c->o.at.balance = (op_balance){.sequence = s[2], .groups = groups_of(s), .experts = s[1]};
+    c->o.at.balance = (op_balance){.scale = 0.3f, .sequence = s[2], .groups = groups_of(s), .experts = s[1]};
     op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_choices}, s[0], active);
     token_positions(c, 1, &placed, s[0]);
     op_case_infer(c, 1);
@@ -97,7 +96,7 @@ CASES(expert_bias)
     int64_t most = op_case_option(&variant, 2) ? 3 : 100000; /* a few counts are equal to their mean, or none is */
     if (variant >= EXPERTS_COUNT)
         return false;
-    c->o.at.scale = 0.01f;
+    c->o.at.balance.scale = 0.01f;
     op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = (double)most}, EXPERTS[variant], 0);
     op_case_in(c, 1, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
     op_case_update(c, 0, DTYPE_FP32, UNIT, EXPERTS[variant], 0, true);

@@ -116,9 +116,8 @@ static bool pass_shape(pass *p, op_case *c, int variant)
     if (variant >= COUNT(PASSES))
         return false;
     const int *s = PASSES[variant];
-    c->o.at.routing = (op_routing){.active = s[1], .experts = s[2], .local = s[4], .skip = s[6]};
-    c->o.at.first = s[3];
-    c->o.at.rows = s[5];
+    c->o.at.routing =
+        (op_routing){.active = s[1], .experts = s[2], .first = s[3], .local = s[4], .rows = s[5], .skip = s[6]};
     *p = (pass){.tokens = s[0], .active = s[1], .columns = s[7]};
     return true;
 }
@@ -139,9 +138,9 @@ static void take_slots(op_case *c, int ranks)
 {
     op_routing *as = &c->o.at.routing;
     as->slots = ranks < as->experts ? ranks : as->experts;
-    int64_t each = c->o.at.rows / as->slots + 1;
+    int64_t each = c->o.at.routing.rows / as->slots + 1;
     as->skip = as->skip > each ? each : as->skip / 2;
-    c->o.at.rows = each * as->slots;
+    c->o.at.routing.rows = each * as->slots;
 }
 
 CASES(slots)
@@ -168,10 +167,14 @@ CASES(overflow)
     if (!pass_shape(&p, c, variant))
         return false;
     const op_routing as = c->o.at.routing; /* give_experts() reads it, and of a capacity nothing */
-    int64_t rows = c->o.at.rows;
+    int64_t rows = c->o.at.routing.rows;
     op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_any_experts}, p.tokens, p.active);
-    c->o.at.capacity =
-        (op_capacity){.room = {rows / 3, rows}, .bucket = bucket, .local = as.local, .slots = slots, .experts = 97};
+    c->o.at.capacity = (op_capacity){.room = {rows / 3, rows},
+                                     .bucket = bucket,
+                                     .first = as.first,
+                                     .local = as.local,
+                                     .slots = slots,
+                                     .experts = 97};
     op_case_update(c, 0, DTYPE_FP32, (fill){.kind = FILL_INTEGERS, .b = 1000}, CAPACITY_BUCKETS, 0, c->o.at.accumulate);
     op_case_infer(c, 0);
     c->exact = c->one_type = true;
@@ -190,7 +193,7 @@ static void assigned(op_case *c, const pass *p, int slot, bool with_offsets)
     before->out[slots ? 2 : 1] = with_offsets ? op_case_in(c, slot + 1, DTYPE_INT32, DERIVED, ends, 0)
                                               : op_case_tensor(c, "offsets", DTYPE_INT32, NOTHING, ends, 0);
     if (slots)
-        before->out[1] = op_case_tensor(c, "ids", DTYPE_INT32, NOTHING, c->o.at.rows, 1);
+        before->out[1] = op_case_tensor(c, "ids", DTYPE_INT32, NOTHING, c->o.at.routing.rows, 1);
 }
 
 CASES(dispatch)
@@ -216,7 +219,7 @@ CASES(combine)
     pass p;
     if (!pass_shape(&p, c, variant))
         return false;
-    op_case_in(c, 0, c->type, UNIT, c->o.at.rows, p.columns);
+    op_case_in(c, 0, c->type, UNIT, c->o.at.routing.rows, p.columns);
     assigned(c, &p, 1, true);
     if (weights)
         op_case_in(c, 3, DTYPE_FP32, WEIGHTS, p.tokens, p.active);
@@ -233,7 +236,7 @@ CASES(combine_dots)
     if (!pass_shape(&p, c, variant))
         return false;
     op_case_in(c, 0, c->type, UNIT, p.tokens, p.columns);
-    op_case_in(c, 1, c->type, UNIT, c->o.at.rows, p.columns);
+    op_case_in(c, 1, c->type, UNIT, c->o.at.routing.rows, p.columns);
     assigned(c, &p, 2, false);
     op_case_infer(c, 1);
     c->terms = (double)p.columns;

@@ -23,8 +23,8 @@ static bool keys_shape(op_case *c, tensor **row, int64_t *rope, int variant)
     if (variant >= COUNT(KEYS))
         return false;
     const int64_t *s = KEYS[variant];
-    c->o.at.heads = (int32_t)s[1];
-    c->o.at.head_size = (int32_t)s[2];
+    c->o.at.heads.q = (int32_t)s[1];
+    c->o.at.heads.size = (int32_t)s[2];
     *rope = s[3];
     *row = fused ? op_case_tensor(c, "fused row", c->type, c->o.kind == OP_join_keys ? UNIT : NOTHING, s[0],
                                   2 * GAP + s[1] * s[2])
@@ -66,7 +66,7 @@ CASES(split_keys)
         return false;
     op_case_infer(c, 3);
     into_columns(c->o.out[0], row);
-    c->terms = c->o.at.heads;
+    c->terms = c->o.at.heads.q;
     c->growth = 2; /* terms of either sign */
     return true;
 }
@@ -91,8 +91,8 @@ CASES(latent_decode)
     if (variant >= COUNT(DECODED))
         return false;
     const int64_t *s = DECODED[variant], samples = s[5], width = s[4] + s[2];
-    c->o.at.heads = (int32_t)s[0];
-    c->o.at.scale = 1 / sqrtf((float)(s[1] + s[2]));
+    c->o.at.heads.q = (int32_t)s[0];
+    c->o.at.attention.scale = 1 / sqrtf((float)(s[1] + s[2]));
     op_case_in(c, 0, c->type, UNIT, samples, s[0] * (s[1] + s[2]));
     op_case_in(c, 1, c->type, UNIT, samples, s[4]);
     op_case_in(c, 2, c->type, UNIT, samples, s[2]);

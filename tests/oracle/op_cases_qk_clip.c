@@ -29,7 +29,7 @@ static void give_scores(const op_case *c, void *bytes, const tensor *t)
     for (int64_t i = 0; i < count; i++)
         scores[i] = (float)((i * 37 + 11) % 101 - 40) / 7;
     if (t->shape[1] > 1)
-        scores[c->o.at.first * t->shape[1] + 1] = INFINITY;
+        scores[c->o.at.qk.layer * t->shape[1] + 1] = INFINITY;
 }
 
 /* ranks, layers, layer, heads, blocks, rows of a block, of these whole, rows behind: one of each; heads of queries and
@@ -45,9 +45,8 @@ CASES(qk_factors)
     if (variant >= (int)(sizeof SHAPES / sizeof *SHAPES))
         return false;
     const int *s = SHAPES[variant];
-    c->o.at.rows = s[1];
-    c->o.at.first = s[2];
-    c->o.at.qk = (op_qk_clip){.heads = s[3], .blocks = s[4], .size = s[5], .whole = s[6], .threshold = 2.5f};
+    c->o.at.qk = (op_qk_clip){
+        .heads = s[3], .blocks = s[4], .size = s[5], .whole = s[6], .threshold = 2.5f, .layer = s[2], .layers = s[1]};
     op_case_in(c, 0, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_scores}, s[0] * s[1], s[3]);
     op_case_update(c, 0, DTYPE_FP32, SCORES, s[4] * s[5] + s[7], 0, false);
     op_case_infer(c, 0);

@@ -19,7 +19,6 @@
 const op_cases_generator op_cases_table[OP_COUNT] = {
 #include "kernels/table/ops.def"
 };
-#undef OP
 
 static const fill UNIT = {.kind = FILL_NORMAL, .b = 1}, WIDE = {.kind = FILL_NORMAL, .b = 3},
                   DERIVED = {.kind = FILL_DERIVED};
@@ -64,7 +63,7 @@ CASES(gelu_exact_grad)
 
 CASES(scale)
 {
-    c->o.at.scale = op_case_option(&variant, 2) ? 0.22f : -12;
+    c->o.at.constants.scale = op_case_option(&variant, 2) ? 0.22f : -12;
     return each(c, 1, UNIT, variant);
 }
 
@@ -76,13 +75,13 @@ static float a_cap(int *variant)
 
 CASES(soft_cap)
 {
-    c->o.at.cap = a_cap(&variant);
+    c->o.at.constants.cap = a_cap(&variant);
     return each(c, 1, WIDE, variant);
 }
 
 CASES(soft_cap_grad)
 {
-    c->o.at.cap = a_cap(&variant);
+    c->o.at.constants.cap = a_cap(&variant);
     c->growth = 8; /* exp(2 x / cap), whose x / cap is rounded */
     return each(c, 2, WIDE, variant);
 }
@@ -111,8 +110,8 @@ CASES(swiglu_grad)
 /* Limits within which most are, and few. */
 static void clamps(op_case *c, int *variant)
 {
-    c->o.at.cap = op_case_option(variant, 2) ? 7 : 0.75f;
-    c->o.at.scale = 1.702f;
+    c->o.at.constants.cap = op_case_option(variant, 2) ? 7 : 0.75f;
+    c->o.at.constants.scale = 1.702f;
 }
 
 CASES(swiglu_clamped)
@@ -214,7 +213,7 @@ static void give_positions(const op_case *c, void *bytes, const tensor *t)
 
 CASES(arrange)
 {
-    c->o.at.inverse = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.rotation.inverse = (uint8_t)op_case_option(&variant, 2);
     int64_t rows, columns;
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
@@ -431,9 +430,9 @@ static bool update_case(op_case *c, int variant, int states)
     op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
     op_case_scalars(c, 1);
     op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
-    c->o.at.first_element = 1000003;
-    c->o.at.stride = variant % 2 ? columns : columns + 5;
-    c->o.at.rounding_site = ROUNDING_SITE;
+    c->o.at.update.first_element = 1000003;
+    c->o.at.update.stride = variant % 2 ? columns : columns + 5;
+    c->o.at.update.rounding_site = ROUNDING_SITE;
     if (c->type != DTYPE_FP32 && !narrow_master)
         op_case_update(c, 0, c->type, UNIT, rows, columns, true);
     for (int i = 0; i < 1 + states; i++) /* the second state is a mean of squares */
@@ -445,26 +444,26 @@ static bool update_case(op_case *c, int variant, int states)
 
 CASES(adamw)
 {
-    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.update.decay = (uint8_t)op_case_option(&variant, 2);
     return update_case(c, variant, 2);
 }
 
 CASES(lion)
 {
-    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.update.decay = (uint8_t)op_case_option(&variant, 2);
     return update_case(c, variant, 1);
 }
 
 CASES(sgd)
 {
-    c->o.at.nesterov = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.update.nesterov = (uint8_t)op_case_option(&variant, 2);
     return update_case(c, variant, 1);
 }
 
 CASES(muon)
 {
-    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
-    c->o.at.scale = 1.75f;
+    c->o.at.update.decay = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.update.scale = 1.75f;
     const bool factors = op_case_option(&variant, 2);
     if (!update_case(c, variant, 0))
         return false;
@@ -478,14 +477,14 @@ CASES(muon_momentum)
 {
     int64_t rows, columns;
     c->one_type = true;
-    c->o.at.nesterov = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.update.nesterov = (uint8_t)op_case_option(&variant, 2);
     c->skips = op_case_option(&variant, 4) == 3;
     bool narrow = op_case_option(&variant, 2);
     c->stochastic = narrow;
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
     training_scalars(c);
-    c->o.at.stride = columns;
+    c->o.at.update.stride = columns;
     op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
     op_case_scalars(c, 1);
     op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
@@ -504,7 +503,7 @@ CASES(muon_scale)
     double size = sizes[op_case_option(&variant, 2)]; /* the norm, and epsilon, above the norm */
     if (variant >= COUNT(SQUARES))
         return false;
-    c->o.at.epsilon = 1e-7f;
+    c->o.at.update.epsilon = 1e-7f;
     c->terms = SQUARES[variant];
     op_case_in(c, 0, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 0, .b = size}, SQUARES[variant], SQUARES[variant]);
     op_case_infer(c, 3);
@@ -533,9 +532,9 @@ static bool compressed(op_case *c, int64_t *rows, int64_t *columns, int variant)
 {
     static const int64_t sizes[][2] = {{1, 1}, {1, 64}, {7, 31}, {19, 130}, {17, 1056}, {300, 0}, {9000, 0}};
     c->one_type = true;
-    c->o.at.owner = -1;
+    c->o.where.owner = -1;
     c->o.at.compression.kind = (uint8_t)(COMPRESS_BF16 + op_case_option(&variant, COMPRESS_KINDS - COMPRESS_BF16));
-    c->o.at.group_size = 1 + 2 * op_case_option(&variant, 2);
+    c->o.where.group_size = 1 + 2 * op_case_option(&variant, 2);
     c->o.at.compression.density = 0.05f;
     if (variant >= COUNT(sizes))
         return false;
@@ -623,7 +622,7 @@ CASES(store_feedback)
 CASES(copy_to_shards)
 {
     c->alias = c->exact = true;
-    c->o.at.group_size = 1;
+    c->o.where.group_size = 1;
     return each(c, 1, UNIT, variant);
 }
 

@@ -94,14 +94,14 @@ static void columns_by_one(const op *o, const run_context *r)
 static void slope_of_silu(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.scale = 1;
+    wrong.at.constants.scale = 1;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
 static void limits_forgotten(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.cap = 1e30f;
+    wrong.at.constants.cap = 1e30f;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -124,7 +124,7 @@ static void first_rank_alone(const op *o, const run_context *r)
 {
     op wrong = *o;
     tensor max_logits = *o->in[0];
-    max_logits.shape[0] = o->at.rows;
+    max_logits.shape[0] = o->at.qk.layers;
     wrong.in[0] = &max_logits;
     cpu_backend.kernels[o->kind](&wrong, r);
 }

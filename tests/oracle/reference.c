@@ -207,13 +207,13 @@ void reference_scale(const op *o, const run_context *r)
     const tensor *y = o->out[0];
     for (int64_t i = 0; i < y->shape[0]; i++)
         for (int64_t j = 0; j < reference_width(y); j++)
-            reference_row(y, r, i)[j] = (double)o->at.scale * reference_row(o->in[0], r, i)[j];
+            reference_row(y, r, i)[j] = (double)o->at.constants.scale * reference_row(o->in[0], r, i)[j];
 }
 
 void reference_soft_cap(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
-    double cap = o->at.cap;
+    double cap = o->at.constants.cap;
     for (int64_t i = 0; i < y->shape[0]; i++)
         for (int64_t j = 0; j < reference_width(y); j++)
             reference_row(y, r, i)[j] = cap * tanh(reference_row(o->in[0], r, i)[j] / cap);
@@ -224,7 +224,7 @@ void reference_soft_cap_grad(const op *o, const run_context *r)
     const tensor *dx = o->out[0];
     for (int64_t i = 0; i < dx->shape[0]; i++)
         for (int64_t j = 0; j < reference_width(dx); j++) {
-            double c = cosh(reference_row(o->in[1], r, i)[j] / (double)o->at.cap);
+            double c = cosh(reference_row(o->in[1], r, i)[j] / (double)o->at.constants.cap);
             reference_row(dx, r, i)[j] = reference_row(o->in[0], r, i)[j] / (c * c);
         }
 }
@@ -288,7 +288,7 @@ static double clamped(double x, double low, double high)
 void reference_swiglu_clamped(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
-    double cap = o->at.cap, slope = o->at.scale;
+    double cap = o->at.constants.cap, slope = o->at.constants.scale;
     for (int64_t t = 0; t < y->shape[0]; t++)
         for (int64_t f = 0; f < y->shape[1]; f++) {
             double gate = reference_row(o->in[0], r, t)[2 * f], up = reference_row(o->in[0], r, t)[2 * f + 1];
@@ -300,7 +300,7 @@ void reference_swiglu_clamped(const op *o, const run_context *r)
 void reference_swiglu_clamped_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *dx = o->out[0];
-    double cap = o->at.cap, slope = o->at.scale;
+    double cap = o->at.constants.cap, slope = o->at.constants.scale;
     for (int64_t t = 0; t < dy->shape[0]; t++)
         for (int64_t f = 0; f < dy->shape[1]; f++) {
             double gate = reference_row(o->in[1], r, t)[2 * f], up = reference_row(o->in[1], r, t)[2 * f + 1];
@@ -376,8 +376,8 @@ void reference_arrange(const op *o, const run_context *r)
     const int32_t *token_positions = tensor_at(o->in[1], r->arena);
     for (int64_t t = 0; t < x->shape[0]; t++)
         for (int64_t h = 0; h < x->shape[1]; h++)
-            reference_row(y, r, o->at.inverse ? t : token_positions[t])[h] =
-                reference_row(x, r, o->at.inverse ? token_positions[t] : t)[h];
+            reference_row(y, r, o->at.rotation.inverse ? t : token_positions[t])[h] =
+                reference_row(x, r, o->at.rotation.inverse ? token_positions[t] : t)[h];
 }
 
 static void copy(const op *o, const run_context *r)
@@ -416,7 +416,7 @@ void reference_zero(const op *o, const run_context *r)
 
 static void alone(const op *o, const run_context *r)
 {
-    MUST(o->at.group_size <= 1, "%s: one reference program has no peers", o->label);
+    MUST(o->where.group_size <= 1, "%s: one reference program has no peers", o->label);
     copy(o, r);
 }
 
@@ -490,6 +490,5 @@ void reference_wait(const op *o, const run_context *r)
 static const op_kernel kernels[OP_COUNT] = {
 #include "kernels/table/ops.def"
 };
-#undef OP
 
 const op_backend reference_backend = {.name = "reference", .kernels = kernels};

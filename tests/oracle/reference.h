@@ -11,7 +11,6 @@
 
 #define OP(name, ...) void reference_##name(const op *o, const run_context *r);
 #include "kernels/table/ops.def"
-#undef OP
 
 extern const op_backend reference_backend;
 

@@ -18,7 +18,7 @@ void reference_expert_load(const op *o, const run_context *r)
             int64_t count = 0;
             for (int64_t i = 0; i < tensor_elements(experts); i++)
                 count += chosen[i] == e && group_of(o, o->in[1], r, i / experts->shape[1]) == g;
-            reference_row(load, r, g)[e] = (double)count * (double)o->at.scale;
+            reference_row(load, r, g)[e] = (double)count * (double)o->at.balance.scale;
         }
 }
 
@@ -53,7 +53,7 @@ void reference_expert_bias(const op *o, const run_context *r)
         double lacks = mean - counts[e];
         bool even = fabs(lacks) < 0.5 / experts; /* but for rounding, a multiple of 1 / experts */
         if (reference_row(o->in[1], r, 0)[CONTROL_SKIP] == 0 && !even)
-            bias[e] += (double)o->at.scale * (lacks > 0 ? 1 : -1);
+            bias[e] += (double)o->at.balance.scale * (lacks > 0 ? 1 : -1);
     }
 }
 

@@ -245,7 +245,7 @@ typedef struct part {
 
 static part part_of(const op *o, const tensor *t, int i)
 {
-    part p = {.parts = t->dims == 1 || o->at.owner >= 0 ? 1 : o->at.group_size};
+    part p = {.parts = t->dims == 1 || o->where.owner >= 0 ? 1 : o->where.group_size};
     int64_t row, rows, width = t->dims > 1 ? t->shape[1] : 1;
     shard_rows(&row, &rows, t->shape[0], p.parts, i);
     p.first = row * width;

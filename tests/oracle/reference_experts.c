@@ -106,13 +106,13 @@ void reference_assign(const op *o, const run_context *r)
 {
     const int32_t *experts = tensor_at(o->in[0], r->arena);
     int32_t *row_ids = tensor_at(o->out[0], r->arena), *offsets = tensor_at(o->out[1], r->arena);
-    int64_t n = tensor_elements(o->in[0]), row = -o->at.routing.skip, rows = o->at.rows;
+    int64_t n = tensor_elements(o->in[0]), row = -o->at.routing.skip, rows = o->at.routing.rows;
     for (int64_t i = 0; i < n; i++)
         row_ids[i] = -1;
     for (int64_t e = 0; e < o->at.routing.local; e++) {
         offsets[e] = (int32_t)(row < 0 ? 0 : row > rows ? rows : row);
         for (int64_t i = 0; i < n; i++)
-            if (experts[i] == o->at.first + e) {
+            if (experts[i] == o->at.routing.first + e) {
                 row_ids[i] = row >= 0 && row < rows ? (int32_t)row : -1;
                 row++;
             }
@@ -127,10 +127,10 @@ void reference_slots(const op *o, const run_context *r)
     const int32_t *experts = tensor_at(o->in[0], r->arena);
     int32_t *row_ids = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
     int32_t *offsets = tensor_at(o->out[2], r->arena);
-    int64_t n = tensor_elements(o->in[0]), each = o->at.rows / as->slots, first, count;
+    int64_t n = tensor_elements(o->in[0]), each = o->at.routing.rows / as->slots, first, count;
     for (int64_t i = 0; i < n; i++)
         row_ids[i] = -1;
-    for (int64_t row = 0; row < o->at.rows; row++)
+    for (int64_t row = 0; row < o->at.routing.rows; row++)
         ids[row] = -1;
     offsets[0] = 0;
     for (int d = 0; d < as->slots; d++) {
@@ -174,7 +174,7 @@ void reference_overflow(const op *o, const run_context *r)
     const op_capacity *as = &o->at.capacity;
     for (int i = 0; i < CAPACITY_BUCKETS; i++)
         over[i] = o->at.accumulate ? over[i] : 0;
-    int64_t first = o->at.first, local = as->local;
+    int64_t first = as->first, local = as->local;
     for (int d = 0; d < (as->slots ? as->slots : 1); d++) {
         if (as->slots)
             shard_rows(&first, &local, as->experts, as->slots, d);

@@ -8,9 +8,9 @@
 
 void reference_join_keys(const op *o, const run_context *r)
 {
-    int64_t nope = o->in[0]->shape[1] / o->at.heads, rope = o->in[1]->shape[1];
+    int64_t nope = o->in[0]->shape[1] / o->at.heads.q, rope = o->in[1]->shape[1];
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
-        for (int64_t head = 0; head < o->at.heads; head++)
+        for (int64_t head = 0; head < o->at.heads.q; head++)
             for (int64_t i = 0; i < nope + rope; i++)
                 reference_row(o->out[0], r, t)[head * (nope + rope) + i] =
                     i < nope ? reference_row(o->in[0], r, t)[head * nope + i] : reference_row(o->in[1], r, t)[i - nope];
@@ -18,13 +18,13 @@ void reference_join_keys(const op *o, const run_context *r)
 
 void reference_split_keys(const op *o, const run_context *r)
 {
-    int64_t nope = o->out[0]->shape[1] / o->at.heads, rope = o->out[1]->shape[1];
+    int64_t nope = o->out[0]->shape[1] / o->at.heads.q, rope = o->out[1]->shape[1];
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++) {
         const double *dk = reference_row(o->in[0], r, t);
         double *dkn = reference_row(o->out[0], r, t), *dkr = reference_row(o->out[1], r, t);
         for (int64_t i = 0; i < rope; i++)
             dkr[i] = 0;
-        for (int64_t head = 0; head < o->at.heads; head++)
+        for (int64_t head = 0; head < o->at.heads.q; head++)
             for (int64_t i = 0; i < nope + rope; i++) {
                 double d = dk[head * (nope + rope) + i];
                 if (i < nope)
@@ -47,18 +47,18 @@ static double made(const op *o, const run_context *r, int64_t row, const double 
 /* The score of a head of q and a row of the cache. */
 static double score_of_latent(const op *o, const run_context *r, int64_t head, const double *q, const double *row)
 {
-    int64_t rank = o->in[1]->shape[1], rope = o->in[2]->shape[1], nope = o->in[0]->shape[1] / o->at.heads - rope;
+    int64_t rank = o->in[1]->shape[1], rope = o->in[2]->shape[1], nope = o->in[0]->shape[1] / o->at.heads.q - rope;
     double sum = 0;
     for (int64_t i = 0; i < nope; i++)
         sum += q[i] * made(o, r, head * nope + i, row);
     for (int64_t i = 0; i < rope; i++)
         sum += q[nope + i] * row[rank + i];
-    return sum * (double)o->at.scale;
+    return sum * (double)o->at.attention.scale;
 }
 
 static void attend_to_latents(const op *o, const run_context *r, double *score, int64_t b, int64_t head, int64_t last)
 {
-    int64_t heads = o->at.heads, width = o->in[5]->shape[2], size = o->in[0]->shape[1] / heads;
+    int64_t heads = o->at.heads.q, width = o->in[5]->shape[2], size = o->in[0]->shape[1] / heads;
     int64_t values = o->out[0]->shape[1] / heads, first = o->in[3]->shape[0] - heads * values + head * values;
     const double *rows = reference_row(o->in[5], r, b);
     double *y = reference_row(o->out[0], r, b) + head * values, total = 0, largest = -INFINITY;
@@ -85,7 +85,7 @@ void reference_latent_decode(const op *o, const run_context *r)
         double *row = reference_row(cache, r, b) + positions[b] * cache->shape[2];
         for (int64_t i = 0; i < cache->shape[2]; i++)
             row[i] = i < rank ? reference_row(o->in[1], r, b)[i] : reference_row(o->in[2], r, b)[i - rank];
-        for (int64_t head = 0; head < o->at.heads; head++)
+        for (int64_t head = 0; head < o->at.heads.q; head++)
             attend_to_latents(o, r, score, b, head, positions[b]);
     }
 }

@@ -37,10 +37,10 @@ void reference_rmsnorm(const op *o, const run_context *r)
         double squares = 0;
         for (int64_t h = 0; h < hidden; h++)
             squares += s[h] * s[h];
-        double rstd = 1 / sqrt(squares / (double)hidden + (double)o->at.epsilon);
+        double rstd = 1 / sqrt(squares / (double)hidden + (double)o->at.norm.epsilon);
         *reference_row(o->out[1], r, t) = rstd;
         for (int64_t h = 0; h < hidden; h++)
-            reference_row(y, r, t)[h] = s[h] * rstd * (*reference_row(o->in[1], r, h) + (double)o->at.offset);
+            reference_row(y, r, t)[h] = s[h] * rstd * (*reference_row(o->in[1], r, h) + (double)o->at.norm.offset);
     }
 }
 
@@ -55,7 +55,7 @@ void reference_layernorm(const op *o, const run_context *r)
             mean += s[h] / (double)hidden;
         for (int64_t h = 0; h < hidden; h++)
             variance += (s[h] - mean) * (s[h] - mean) / (double)hidden;
-        double rstd = 1 / sqrt(variance + (double)o->at.epsilon);
+        double rstd = 1 / sqrt(variance + (double)o->at.norm.epsilon);
         *reference_row(o->out[1], r, t) = rstd;
         *reference_row(o->out[2], r, t) = mean;
         for (int64_t h = 0; h < hidden; h++)
@@ -104,7 +104,7 @@ static void norm_gradient(const op *o, const run_context *r, const tensor *mean,
         norm_row a = {.dy = reference_row(o->in[0], r, t),
                       .s = reference_row(o->in[1], r, t),
                       .w = reference_row(o->in[2], r, 0),
-                      .offset = o->at.offset,
+                      .offset = o->at.norm.offset,
                       .n = dx->shape[1],
                       .rstd = *reference_row(o->in[3], r, t),
                       .mean = mean ? *reference_row(mean, r, t) : 0,
@@ -133,13 +133,13 @@ void reference_layernorm_grad(const op *o, const run_context *r)
 /* Heads [0, heads) are of q, those after them of k: which of the two, and where in its row the head begins. */
 static int64_t head_place(int *which, const op *o, int head)
 {
-    *which = head >= o->at.heads;
-    return (int64_t)(head - *which * o->at.heads) * o->at.head_size;
+    *which = head >= o->at.heads.q;
+    return (int64_t)(head - *which * o->at.heads.q) * o->at.heads.size;
 }
 
 void reference_head_norm(const op *o, const run_context *r)
 {
-    int d = o->at.head_size, all = o->at.heads + o->at.kv_heads, which;
+    int d = o->at.heads.size, all = o->at.heads.q + o->at.heads.kv, which;
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
         for (int head = 0; head < all; head++) {
             int64_t at = head_place(&which, o, head);
@@ -147,26 +147,26 @@ void reference_head_norm(const op *o, const run_context *r)
             double *y = reference_row(o->out[which], r, t) + at, squares = 0;
             for (int i = 0; i < d; i++)
                 squares += x[i] * x[i];
-            double rstd = reference_row(o->out[2], r, t)[head] = 1 / sqrt(squares / d + (double)o->at.epsilon);
+            double rstd = reference_row(o->out[2], r, t)[head] = 1 / sqrt(squares / d + (double)o->at.norm.epsilon);
             for (int i = 0; i < d; i++)
-                y[i] = x[i] * rstd * (*reference_row(o->in[2 + which], r, i) + (double)o->at.offset);
+                y[i] = x[i] * rstd * (*reference_row(o->in[2 + which], r, i) + (double)o->at.norm.offset);
         }
 }
 
 void reference_head_norm_grad(const op *o, const run_context *r)
 {
-    int d = o->at.head_size, all = o->at.heads + o->at.kv_heads, which;
+    int d = o->at.heads.size, all = o->at.heads.q + o->at.heads.kv, which;
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
         for (int head = 0; head < all; head++) {
             int64_t at = head_place(&which, o, head);
             norm_row a = {.dy = reference_row(o->in[which], r, t) + at,
                           .s = reference_row(o->in[2 + which], r, t) + at,
                           .w = reference_row(o->in[4 + which], r, 0),
-                          .offset = o->at.offset,
+                          .offset = o->at.norm.offset,
                           .n = d,
                           .rstd = reference_row(o->in[6], r, t)[head]};
             norm_row_means(&a);
-            bool add = t > 0 || o->at.accumulate || (head != 0 && head != o->at.heads);
+            bool add = t > 0 || o->at.accumulate || (head != 0 && head != o->at.heads.q);
             for (int i = 0; i < d; i++) {
                 add_to(reference_row(o->out[2 + which], r, i), add, a.dy[i] * normalised(&a, i));
                 reference_row(o->out[which], r, t)[at + i] = norm_row_gradient(&a, i);
@@ -176,8 +176,8 @@ void reference_head_norm_grad(const op *o, const run_context *r)
 
 static double width_rstd(const op *o, const run_context *r, const tensor *squares, int64_t t, int which)
 {
-    double width = (double)o->at.width[which];
-    return 1 / sqrt(reference_row(squares, r, t)[which] / width + (double)o->at.epsilon);
+    double width = (double)o->at.norm.width[which];
+    return 1 / sqrt(reference_row(squares, r, t)[which] / width + (double)o->at.norm.epsilon);
 }
 
 void reference_width_squares(const op *o, const run_context *r)
@@ -197,8 +197,9 @@ void reference_width_norm(const op *o, const run_context *r)
         for (int which = 0; which < 2; which++) {
             double rstd = width_rstd(o, r, o->in[4], t, which);
             for (int64_t i = 0; i < o->in[which]->shape[1]; i++)
-                reference_row(o->out[which], r, t)[i] = reference_row(o->in[which], r, t)[i] * rstd *
-                                                        (*reference_row(o->in[2 + which], r, i) + (double)o->at.offset);
+                reference_row(o->out[which], r, t)[i] =
+                    reference_row(o->in[which], r, t)[i] * rstd *
+                    (*reference_row(o->in[2 + which], r, i) + (double)o->at.norm.offset);
         }
 }
 
@@ -208,7 +209,7 @@ static norm_row width_row(const op *o, const run_context *r, int64_t t, int whic
     return (norm_row){.dy = reference_row(o->in[which], r, t),
                       .s = reference_row(o->in[2 + which], r, t),
                       .w = reference_row(o->in[4 + which], r, 0),
-                      .offset = o->at.offset,
+                      .offset = o->at.norm.offset,
                       .n = o->in[which]->shape[1],
                       .rstd = width_rstd(o, r, o->in[6], t, which)};
 }
@@ -232,7 +233,7 @@ void reference_width_norm_grad(const op *o, const run_context *r)
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
         for (int which = 0; which < 2; which++) {
             norm_row a = width_row(o, r, t, which);
-            a.g_u = reference_row(o->in[7], r, t)[which] / (double)o->at.width[which];
+            a.g_u = reference_row(o->in[7], r, t)[which] / (double)o->at.norm.width[which];
             for (int64_t i = 0; i < a.n; i++)
                 reference_row(o->out[which], r, t)[i] = norm_row_gradient(&a, i);
         }
@@ -248,8 +249,9 @@ static void rotate_head(double *y, const double *x, const double *table, int64_t
         if (i < front || i >= front + d)
             y[i] = x[i];
     for (int64_t i = 0; i < d / 2; i++) {
-        double c = table[i], s = at->inverse ? -table[d / 2 + i] : table[d / 2 + i];
-        int64_t first = front + (at->interleaved ? 2 * i : i), second = at->interleaved ? first + 1 : first + d / 2;
+        double c = table[i], s = at->rotation.inverse ? -table[d / 2 + i] : table[d / 2 + i];
+        int64_t first = front + (at->rotation.interleaved ? 2 * i : i),
+                second = at->rotation.interleaved ? first + 1 : first + d / 2;
         double a = x[first], b = x[second];
         y[first] = a * c - b * s;
         y[second] = b * c + a * s;
@@ -259,12 +261,12 @@ static void rotate_head(double *y, const double *x, const double *table, int64_t
 void reference_rope(const op *o, const run_context *r)
 {
     const int32_t *positions = tensor_at(o->in[2], r->arena);
-    int heads[2] = {o->at.heads, o->at.kv_heads > 0 ? o->at.kv_heads : 1};
+    int heads[2] = {o->at.heads.q, o->at.heads.kv > 0 ? o->at.heads.kv : 1};
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
         for (int which = 0; which < 2; which++)
             for (int head = 0; head < heads[which]; head++) {
                 int64_t size = o->in[which]->shape[1] / heads[which];
-                int64_t front = which == 0 && o->at.kv_heads == 0 ? size - o->in[1]->shape[1] : 0;
+                int64_t front = which == 0 && o->at.heads.kv == 0 ? size - o->in[1]->shape[1] : 0;
                 rotate_head(reference_row(o->out[which], r, t) + head * size,
                             reference_row(o->in[which], r, t) + head * size, reference_row(o->in[3], r, positions[t]),
                             o->in[3]->shape[1], front, size, &o->at);
@@ -280,17 +282,17 @@ static seen keys_of(const op *o, const run_context *r, const tensor *document_st
                     int64_t t)
 {
     int64_t own = token_positions ? ((const int32_t *)tensor_at(token_positions, r->arena))[t] : t;
-    int64_t sample = own / o->at.sequence * o->at.sequence, first = sample;
+    int64_t sample = own / o->at.attention.sequence * o->at.attention.sequence, first = sample;
     if (document_start)
         first = sample + ((const int32_t *)tensor_at(document_start, r->arena))[t];
-    if (o->at.window > 0 && own - o->at.window + 1 > first)
-        first = own - o->at.window + 1;
+    if (o->at.attention.window > 0 && own - o->at.attention.window + 1 > first)
+        first = own - o->at.attention.window + 1;
     return (seen){first, own};
 }
 
 static int kv_head(const op *o, int head)
 {
-    return head / (o->at.heads / o->at.kv_heads);
+    return head / (o->at.heads.q / o->at.heads.kv);
 }
 
 /* A head's elements of token t: of `of`, in which `heads` heads share a row. */
@@ -311,7 +313,7 @@ static double dot(const double *a, const double *b, int n)
  * product. */
 static double score_of(const op *o, double product, double *slope)
 {
-    double scale = o->at.scale, cap = o->at.cap, t = cap > 0 ? tanh(product * scale / cap) : 0;
+    double scale = o->at.attention.scale, cap = o->at.attention.cap, t = cap > 0 ? tanh(product * scale / cap) : 0;
     if (slope)
         *slope = scale * (1 - t * t);
     return cap > 0 ? cap * t : product * scale;
@@ -351,26 +353,26 @@ static double sink_of(const tensor *sinks, const run_context *r, int head)
 void reference_attention(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
-    int d = o->at.head_size, e = (int)(v->shape[1] / o->at.kv_heads);
-    AUTO_FREE double *score = must_alloc((unsigned long)o->at.sequence * sizeof *score);
+    int d = o->at.heads.size, e = (int)(v->shape[1] / o->at.heads.kv);
+    AUTO_FREE double *score = must_alloc((unsigned long)o->at.attention.sequence * sizeof *score);
     for (int64_t t = 0; t < q->shape[0]; t++)
-        for (int head = 0; head < o->at.heads; head++) {
+        for (int head = 0; head < o->at.heads.q; head++) {
             seen s = keys_of(o, r, o->in[3], o->in[4], t);
             int64_t first = s.first, keys = s.last - first + 1;
             int group = kv_head(o, head);
             for (int64_t j = 0; j < keys; j++)
                 score[j] = score_of(
-                    o, dot(head_of(r, q, t, head, o->at.heads), head_of(r, k, first + j, group, o->at.kv_heads), d),
+                    o, dot(head_of(r, q, t, head, o->at.heads.q), head_of(r, k, first + j, group, o->at.heads.kv), d),
                     NULL);
             double lse = log_sum_exp(score, keys, sink_of(o->in[5], r, head));
-            *lse_of(o->out[1], r, t, head, o->at.heads) = lse;
+            *lse_of(o->out[1], r, t, head, o->at.heads.q) = lse;
             if (o->out[2])
                 reference_row(o->out[2], r, head)[t] = largest_of(score, keys, -INFINITY);
-            double *y = head_of(r, o->out[0], t, head, o->at.heads);
+            double *y = head_of(r, o->out[0], t, head, o->at.heads.q);
             for (int i = 0; i < e; i++) {
                 y[i] = 0;
                 for (int64_t j = 0; j < keys; j++)
-                    y[i] += exp(score[j] - lse) * head_of(r, v, first + j, group, o->at.kv_heads)[i];
+                    y[i] += exp(score[j] - lse) * head_of(r, v, first + j, group, o->at.heads.kv)[i];
             }
         }
 }
@@ -379,8 +381,8 @@ void reference_attention(const op *o, const run_context *r)
  * cap, scale (1 - (score / cap)^2): dq += ds_j k_j, dk_j += ds_j q, dv_j += p_j dy. */
 static void attention_gradient_of(const op *o, const run_context *r, int64_t t, int head)
 {
-    int heads = o->at.heads, kv_heads = o->at.kv_heads, group = kv_head(o, head);
-    int d = o->at.head_size, e = (int)(o->in[3]->shape[1] / kv_heads);
+    int heads = o->at.heads.q, kv_heads = o->at.heads.kv, group = kv_head(o, head);
+    int d = o->at.heads.size, e = (int)(o->in[3]->shape[1] / kv_heads);
     double slope, lse = *lse_of(o->in[5], r, t, head, heads);
     const double *dy = head_of(r, o->in[0], t, head, heads), *q = head_of(r, o->in[1], t, head, heads);
     double *dq = head_of(r, o->out[0], t, head, heads), delta = dot(dy, head_of(r, o->in[4], t, head, heads), e);
@@ -405,14 +407,14 @@ void reference_attention_grad(const op *o, const run_context *r)
             for (int64_t i = 0; i < o->out[which]->shape[1]; i++)
                 reference_row(o->out[which], r, t)[i] = 0;
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
-        for (int head = 0; head < o->at.heads; head++)
+        for (int head = 0; head < o->at.heads.q; head++)
             attention_gradient_of(o, r, t, head);
 }
 
 void reference_attention_sinks_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0];
-    int heads = o->at.heads, e = (int)(dy->shape[1] / heads);
+    int heads = o->at.heads.q, e = (int)(dy->shape[1] / heads);
     for (int head = 0; head < heads; head++) {
         double *to = reference_row(o->out[0], r, head);
         *to = o->at.accumulate ? *to : 0;
@@ -425,7 +427,7 @@ void reference_attention_sinks_grad(const op *o, const run_context *r)
 static double *cache_at(const op *o, const run_context *r, const tensor *cache, int64_t sample, int64_t position,
                         int group)
 {
-    return reference_row(cache, r, sample) + position * cache->shape[2] + group * (cache->shape[2] / o->at.kv_heads);
+    return reference_row(cache, r, sample) + position * cache->shape[2] + group * (cache->shape[2] / o->at.heads.kv);
 }
 
 /* The new key (which: 4) or value (5) of a sample into its cache. */
@@ -440,19 +442,21 @@ void reference_attention_decode(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0], *k_cache = o->in[4], *v_cache = o->in[5];
     const int32_t *positions = tensor_at(o->in[3], r->arena);
-    int d = o->at.head_size, e = (int)(v_cache->shape[2] / o->at.kv_heads);
+    int d = o->at.heads.size, e = (int)(v_cache->shape[2] / o->at.heads.kv);
     AUTO_FREE double *score = must_alloc((unsigned long)k_cache->shape[1] * sizeof *score);
     for (int64_t b = 0; b < q->shape[0]; b++) {
-        int64_t last = positions[b], first = o->at.window > 0 && last + 1 > o->at.window ? last + 1 - o->at.window : 0;
+        int64_t last = positions[b], first = o->at.attention.window > 0 && last + 1 > o->at.attention.window
+                                                 ? last + 1 - o->at.attention.window
+                                                 : 0;
         append_to_cache(o, r, 4, b, last);
         append_to_cache(o, r, 5, b, last);
-        for (int head = 0; head < o->at.heads; head++) {
+        for (int head = 0; head < o->at.heads.q; head++) {
             int group = kv_head(o, head);
             for (int64_t j = first; j <= last; j++)
                 score[j - first] = score_of(
-                    o, dot(head_of(r, q, b, head, o->at.heads), cache_at(o, r, k_cache, b, j, group), d), NULL);
+                    o, dot(head_of(r, q, b, head, o->at.heads.q), cache_at(o, r, k_cache, b, j, group), d), NULL);
             double lse = log_sum_exp(score, last - first + 1, sink_of(o->in[6], r, head));
-            double *y = head_of(r, o->out[0], b, head, o->at.heads);
+            double *y = head_of(r, o->out[0], b, head, o->at.heads.q);
             for (int i = 0; i < e; i++) {
                 y[i] = 0;
                 for (int64_t j = first; j <= last; j++)

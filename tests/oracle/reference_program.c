@@ -235,16 +235,16 @@ void reference_program_run(reference_program *p, int first, int count, bool late
 
 static bool is_collective(const op *o)
 {
-    return op_communicates(o) && o->at.group_size > 1;
+    return op_communicates(o) && o->where.group_size > 1;
 }
 
 /* Rows of rank `i` within the whole that a gather or scatter of `rows` rows divides. */
 static void part(int64_t *first, int64_t *count, const op *o, int64_t rows, int i)
 {
-    shard_rows(first, count, rows, o->at.group_size, i);
-    if (o->at.owner >= 0) {
+    shard_rows(first, count, rows, o->where.group_size, i);
+    if (o->where.owner >= 0) {
         *first = 0;
-        *count = i == o->at.owner ? rows : 0;
+        *count = i == o->where.owner ? rows : 0;
     }
 }
 
@@ -254,7 +254,7 @@ static void sum_rows(reference_program *const *ranks, const op *const *at, int m
     int64_t width = reference_width(at[me]->in[0]);
     for (int64_t j = 0; j < width; j++) {
         double sum = 0;
-        for (int i = 0; i < at[me]->at.group_size; i++)
+        for (int i = 0; i < at[me]->where.group_size; i++)
             sum += row(ranks[i], at[i]->in[0], of)[j];
         row(ranks[me], at[me]->out[0], to)[j] = sum;
     }
@@ -263,8 +263,8 @@ static void sum_rows(reference_program *const *ranks, const op *const *at, int m
 /* Rows for each rank: numbers of either type. */
 static void exchange_rows(reference_program *const *ranks, const op *const *at, int me)
 {
-    int64_t each = at[me]->in[0]->shape[0] / at[me]->at.group_size;
-    for (int i = 0; i < at[me]->at.group_size; i++) {
+    int64_t each = at[me]->in[0]->shape[0] / at[me]->where.group_size;
+    for (int i = 0; i < at[me]->where.group_size; i++) {
         const tensor *x = at[i]->in[0], *y = at[me]->out[0];
         int64_t bytes = each * reference_width(x) * dtype_bytes((dtype)x->type);
         memcpy((char *)tensor_at(y, ranks[me]->storage) + i * bytes,
@@ -274,12 +274,12 @@ static void exchange_rows(reference_program *const *ranks, const op *const *at, 
 
 static void collective(reference_program *const *ranks, const op *const *at)
 {
-    int size = at[0]->at.group_size;
+    int size = at[0]->where.group_size;
     int64_t first, count;
     for (int me = 0; me < size; me++) {
         const op *o = at[me];
-        MUST(o->kind == at[0]->kind && o->at.group_size == size && o->at.group_rank == me, "%s meets %s", at[0]->label,
-             o->label);
+        MUST(o->kind == at[0]->kind && o->where.group_size == size && o->where.group_rank == me, "%s meets %s",
+             at[0]->label, o->label);
         MUST((o->in[0]->type == DTYPE_FP64 || o->kind == OP_all_to_all) && o->in[0]->address != o->out[0]->address,
              "%s: the reference communicates floating-point tensors out of place", o->label);
         switch (o->kind) {
@@ -312,7 +312,7 @@ static void collective(reference_program *const *ranks, const op *const *at)
 /* What a rank has that forgot to communicate: its own part, in the place where it would be. */
 static void left_out(reference_program *const *ranks, const op *const *at)
 {
-    for (int me = 0; me < at[0]->at.group_size; me++) {
+    for (int me = 0; me < at[0]->where.group_size; me++) {
         const op *o = at[me];
         const tensor *x = o->in[0], *y = o->out[0];
         int64_t first, count;

@@ -25,7 +25,7 @@ void reference_qk_factors(const op *o, const run_context *r)
         if (row >= (int64_t)as->blocks * as->size)
             continue;
         for (int64_t i = 0; i < o->in[0]->shape[0]; i++)
-            if (i % o->at.rows == o->at.first)
+            if (i % o->at.qk.layers == o->at.qk.layer)
                 most = fmax(most, reference_row(o->in[0], r, i)[row / as->size % as->heads]);
         if (most <= (double)as->threshold || isinf(most))
             continue;

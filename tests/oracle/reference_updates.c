@@ -35,7 +35,7 @@ static void each(const op *o, const run_context *r, void (*rule)(element *e))
 
 static double decay(const element *e)
 {
-    return e->o->at.decay ? e->s->weight_decay : 0;
+    return e->o->at.update.decay ? e->s->weight_decay : 0;
 }
 
 static void adamw(element *e)
@@ -70,7 +70,7 @@ static void sgd(element *e)
 {
     double momentum = e->s->momentum, *m = e->state[0];
     *m = momentum * *m + e->g;
-    *e->master -= (double)e->s->lr * (e->o->at.nesterov ? e->g + momentum * *m : *m);
+    *e->master -= (double)e->s->lr * (e->o->at.update.nesterov ? e->g + momentum * *m : *m);
 }
 
 void reference_sgd(const op *o, const run_context *r)
@@ -83,7 +83,7 @@ static void muon_momentum(element *e)
 {
     double momentum = e->s->momentum, *x = e->weight, *m = e->master;
     *m += (1 - momentum) * (e->g - *m);
-    *x = e->o->at.nesterov ? e->g + momentum * (*m - e->g) : *m;
+    *x = e->o->at.update.nesterov ? e->g + momentum * (*m - e->g) : *m;
 }
 
 void reference_muon_momentum(const op *o, const run_context *r)
@@ -100,7 +100,7 @@ void reference_muon_scale(const op *o, const run_context *r)
     double trace = 0;
     for (int64_t i = 0; i < gram->shape[0]; i++)
         trace += reference_row(gram, r, i)[i];
-    double scale = 1 / fmax(sqrt(trace), (double)o->at.epsilon);
+    double scale = 1 / fmax(sqrt(trace), (double)o->at.update.epsilon);
     for (int64_t i = 0; i < gram->shape[0]; i++)
         for (int64_t j = 0; j < gram->shape[1]; j++)
             reference_row(o->out[0], r, i)[j] = reference_row(gram, r, i)[j] * scale * scale;
@@ -120,7 +120,7 @@ void reference_muon_polynomial(const op *o, const run_context *r)
 static void muon(element *e)
 {
     double lr = e->s->muon_lr;
-    *e->master = (1 - lr * decay(e)) * *e->master - lr * (double)e->o->at.scale * e->g;
+    *e->master = (1 - lr * decay(e)) * *e->master - lr * (double)e->o->at.update.scale * e->g;
 }
 
 void reference_muon(const op *o, const run_context *r)

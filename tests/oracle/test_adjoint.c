@@ -115,15 +115,7 @@ enum { HEAD = 4 };
 
 static op_attributes heads_of(const head_options *h)
 {
-    return (op_attributes){.heads = h->heads,
-                           .kv_heads = h->kv_heads,
-                           .head_size = HEAD,
-                           .sequence = SEQUENCE,
-                           .window = h->window,
-                           .scale = 0.5f,
-                           .cap = h->cap,
-                           .epsilon = 1e-5f,
-                           .interleaved = h->interleaved};
+    return (op_attributes){.heads = {h->heads, h->kv_heads, HEAD}};
 }
 
 /* The heads of q and of k, columns of one matrix. */
@@ -146,6 +138,7 @@ static void head_norm(adjoint_rank *a, const void *options)
 {
     const head_options *h = options;
     op_attributes at = heads_of(h);
+    at.norm.epsilon = 1e-5f;
     record_qkv x = queries_and_keys(a, h);
     record_head_norm(&a->r, "head norm", &x, weight(a, "q norm", HEAD, 0), weight(a, "k norm", HEAD, 0), &at);
     a->output = joined(a, &x);
@@ -155,7 +148,7 @@ static void width_norm(adjoint_rank *a, const void *options)
 {
     const head_options *h = options;
     int q = h->heads * HEAD, k = h->kv_heads * HEAD;
-    op_attributes at = {.width[0] = q, .width[1] = k, .epsilon = 1e-5f};
+    op_attributes at = {.norm = {.epsilon = 1e-5f, .width = {q, k}}};
     record_qkv x = queries_and_keys(a, h);
     record_width_norm(&a->r, "width norm", &x, weight(a, "q norm", q, 0), weight(a, "k norm", k, 0), &at);
     a->output = joined(a, &x);
@@ -163,8 +156,10 @@ static void width_norm(adjoint_rank *a, const void *options)
 
 static void rope(adjoint_rank *a, const void *options)
 {
-    op_attributes at = heads_of(options);
-    record_qkv x = queries_and_keys(a, options);
+    const head_options *h = options;
+    op_attributes at = heads_of(h);
+    at.rotation.interleaved = h->interleaved;
+    record_qkv x = queries_and_keys(a, h);
     tensor *positions = adjoint_integers(a, "positions", TOKENS, position_of);
     record_rope(&a->r, "rope", &x, positions, adjoint_table(a, "table", SEQUENCE, HEAD, rope_of), &at);
     a->output = joined(a, &x);
@@ -174,6 +169,7 @@ static void attention(adjoint_rank *a, const void *options)
 {
     const head_options *h = options;
     op_attributes at = heads_of(h);
+    at.attention = (op_attention){.sequence = SEQUENCE, .window = h->window, .scale = 0.5f, .cap = h->cap};
     int columns = (h->heads + h->kv_heads) * HEAD + h->kv_heads * (h->v_size ? h->v_size : HEAD);
     tensor *start = h->documents ? adjoint_integers(a, "document start", TOKENS, document_of) : NULL;
     record_qkv x = record_split_heads(&a->r, adjoint_input(a, "qkv", TOKENS, columns, place_replicate()), &at);
@@ -516,28 +512,28 @@ static void drop_addend_of_norm(op **ops, int forward, int count)
 
 static void window_by_one(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_attention_grad)->at.window++;
+    backward_op(ops, forward, count, OP_attention_grad)->at.attention.window++;
 }
 
 static void cap_of_scores_forgotten(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_attention_grad)->at.cap = 0;
+    backward_op(ops, forward, count, OP_attention_grad)->at.attention.cap = 0;
 }
 
 static void cap_of_logits_forgotten(op **ops, int forward, int count)
 {
     (void)forward; /* the gradient of the loss is recorded within the forward pass */
-    backward_op(ops, 0, count, OP_soft_cap_grad)->at.cap = 1e6f;
+    backward_op(ops, 0, count, OP_soft_cap_grad)->at.constants.cap = 1e6f;
 }
 
 static void rope_not_turned_back(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_rope)->at.inverse = 0;
+    backward_op(ops, forward, count, OP_rope)->at.rotation.inverse = 0;
 }
 
 static void rope_turned_back_as_halves(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_rope)->at.interleaved = 0;
+    backward_op(ops, forward, count, OP_rope)->at.rotation.interleaved = 0;
 }
 
 static void another_mask(op **ops, int forward, int count)
@@ -592,7 +588,7 @@ static void bias_routed_otherwise(op **ops, int forward, int count)
 
 static void limit_of_gates_forgotten(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_swiglu_clamped_grad)->at.cap = 1e6f;
+    backward_op(ops, forward, count, OP_swiglu_clamped_grad)->at.constants.cap = 1e6f;
 }
 
 /* As of a score that has a value, 0: exp(sink - lse) (dy . y). */

@@ -41,9 +41,9 @@ static void normalised(adjoint_rank *a, const void *options)
     (void)options;
     recorder *r = &a->r;
     const int q = 4, k = 2;
-    op_attributes at = {.width[0] = q * a->r.grid.group[AXIS_TENSOR].ranks,
-                        .width[1] = k * a->r.grid.group[AXIS_TENSOR].ranks,
-                        .epsilon = 1e-5f};
+    op_attributes at = {
+        .norm = {.epsilon = 1e-5f,
+                 .width = {q * a->r.grid.group[AXIS_TENSOR].ranks, k * a->r.grid.group[AXIS_TENSOR].ranks}}};
     tensor *x = record_gelu(r, "gelu", adjoint_input(a, "x", TOKENS, HIDDEN, place_replicate()));
     tensor *up = recorder_weight(r, adjoint_parameter(a, "up", q + k, HIDDEN, place_shard(0)));
     tensor *down = recorder_weight(r, adjoint_parameter(a, "down", HIDDEN, q, place_shard(1)));

@@ -260,7 +260,8 @@ TEST(a_load_counts_the_choices_of_each_sample)
     tensor chosen = operand(offsetof(memory, chosen), DTYPE_INT32, 4, 2),
            token_positions = operand(offsetof(memory, token_positions), DTYPE_INT32, 4, 0),
            load = operand(offsetof(memory, load), DTYPE_FP64, 2, 3);
-    const op o = {.in = {&chosen, &token_positions}, .out = {&load}, .at = {.scale = 0.5f, .balance.sequence = 2}};
+    const op o = {
+        .in = {&chosen, &token_positions}, .out = {&load}, .at = {.balance.scale = 0.5f, .balance.sequence = 2}};
     reference_expert_load(&o, &(run_context){.arena = (char *)&m});
     assert_memory_equal(m.load, want, sizeof want);
 }

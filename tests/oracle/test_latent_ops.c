@@ -18,11 +18,10 @@ TEST(the_last_elements_of_heads_turn_as_the_key_they_share)
     static const double q[] = {1, 2, 3, 4, 5, 6, 7, 8}, k[] = {9, 10};
     static const double turned[2][10] = {{1, 2, -4, 3, 5, 6, -8, 7, -10, 9}, {1, 2, 4, -3, 5, 6, 8, -7, 10, -9}};
     for (int variant = 0; variant < 4; variant++) {
-        bench b = {.o = {.kind = OP_rope,
-                         .at = {.heads = 2,
-                                .head_size = 4,
-                                .inverse = (uint8_t)(variant & 1),
-                                .interleaved = (uint8_t)(variant >> 1)}}};
+        bench b = {
+            .o = {
+                .kind = OP_rope,
+                .at = {.heads.q = 2, .heads.size = 4, .rotation = {(uint8_t)(variant & 1), (uint8_t)(variant >> 1)}}}};
         for (int i = 0; i < 2; i++) {
             b.o.in[i] = bench_operand(&b, DTYPE_FP32, 1, i ? 2 : 8);
             b.o.out[i] = bench_operand(&b, DTYPE_FP32, 1, i ? 2 : 8);
@@ -45,7 +44,7 @@ TEST(the_last_elements_of_heads_turn_as_the_key_they_share)
 
 TEST(keys_are_joined_and_their_cotangents_summed)
 {
-    bench join = {.o = {.kind = OP_join_keys, .at = {.heads = 2, .head_size = 1}}};
+    bench join = {.o = {.kind = OP_join_keys, .at = {.heads.q = 2, .heads.size = 1}}};
     join.o.in[0] = bench_operand(&join, DTYPE_FP32, 1, 2);
     join.o.in[1] = bench_operand(&join, DTYPE_FP32, 1, 2);
     join.o.out[0] = bench_operand(&join, DTYPE_FP32, 1, 6);
@@ -58,7 +57,7 @@ TEST(keys_are_joined_and_their_cotangents_summed)
     assert_memory_equal(k, ((double[]){1, 3, 4, 2, 3, 4}), sizeof k);
     reference_program_close(join.p);
 
-    bench split = {.o = {.kind = OP_split_keys, .at = {.heads = 2, .head_size = 1}}};
+    bench split = {.o = {.kind = OP_split_keys, .at = {.heads.q = 2, .heads.size = 1}}};
     split.o.in[0] = bench_operand(&split, DTYPE_FP32, 1, 6);
     split.o.out[0] = bench_operand(&split, DTYPE_FP32, 1, 2);
     split.o.out[1] = bench_operand(&split, DTYPE_FP32, 1, 2);
@@ -75,7 +74,7 @@ TEST(keys_are_joined_and_their_cotangents_summed)
 /* Scores 0 and (0.5 * 2 * 1 + 1 * 1) / 2 of two latents, 0 and 1, whose values are 0 and 3. */
 TEST(a_new_token_meets_the_latents_before_it)
 {
-    bench b = {.o = {.kind = OP_latent_decode, .at = {.heads = 1, .scale = 0.5f}}};
+    bench b = {.o = {.kind = OP_latent_decode, .at = {.heads.q = 1, .attention.scale = 0.5f}}};
     const int64_t columns[] = {2, 1, 1};
     for (int i = 0; i < 3; i++)
         b.o.in[i] = bench_operand(&b, DTYPE_FP32, 1, columns[i]);
@@ -142,12 +141,11 @@ static void latent(adjoint_rank *a, const void *options)
                         record_linear(r, "q", all, weight(a, "q", HEADS * (NOPE + ROPE), HIDDEN, place_shard(0)), NULL),
                     .k = record_copy_to_shards(r, "share key", a->along, recorder_columns(r, c, RANK, ROPE)),
                     .v = recorder_columns(r, kv, HEADS * NOPE, HEADS * VALUE)};
-    op_attributes at = {
-        .heads = HEADS, .head_size = NOPE + ROPE, .sequence = SEQUENCE, .scale = 0.6f, .interleaved = l->interleaved};
+    const op_attributes turn = {.heads = {HEADS, 0, NOPE + ROPE}, .rotation.interleaved = l->interleaved};
+    const op_attributes at = {.heads = {HEADS, HEADS, NOPE + ROPE}, .attention = {.sequence = SEQUENCE, .scale = 0.6f}};
     record_rope(r, "rope", &h, adjoint_integers(a, "positions", TOKENS, position_of),
-                adjoint_table(a, "table", SEQUENCE, l->rotated, turn_of), &at);
+                adjoint_table(a, "table", SEQUENCE, l->rotated, turn_of), &turn);
     h.k = record_join_keys(r, "join", recorder_columns(r, kv, 0, HEADS * NOPE), h.k, HEADS);
-    at.kv_heads = HEADS;
     tensor *y = record_attention(r, "attention", &h, NULL, NULL, NULL, &at);
     y = record_linear(r, "out", y, weight(a, "out", HIDDEN, HEADS * VALUE, place_shard(1)), NULL);
     a->output = record_add(r, "sum", record_all_reduce(r, "reduce", a->along, y), x);
@@ -191,18 +189,18 @@ static op *backward_op(op **ops, int forward, int count, op_kind kind)
 
 static void not_turned_back(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_rope)->at.inverse = 0;
+    backward_op(ops, forward, count, OP_rope)->at.rotation.inverse = 0;
 }
 
 /* As if all heads of q were the one of k. */
 static void another_part_turned_back(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_rope)->at.kv_heads = 1;
+    backward_op(ops, forward, count, OP_rope)->at.heads.kv = 1;
 }
 
 static void split_as_one_head(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_split_keys)->at.heads = 1;
+    backward_op(ops, forward, count, OP_split_keys)->at.heads.q = 1;
 }
 
 /* The cotangents of x, of the latent and of its key are sums over the ranks. */
@@ -232,7 +230,7 @@ TEST(every_mutant_of_gradients_fails)
 static void rope_on_the_wrong_part(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.kv_heads += o->at.kv_heads == 0;
+    wrong.at.heads.kv += o->at.heads.kv == 0;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -249,7 +247,7 @@ static void last_head_alone(const op *o, const run_context *r)
 static void scale_left_out(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.scale = 1;
+    wrong.at.attention.scale = 1;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -270,7 +268,7 @@ static void cache_shifted(const op *o, const run_context *r)
 /* Scores by the latents alone. */
 static void rotated_part_ignored(const op *o, const run_context *r)
 {
-    int64_t heads = o->at.heads, size = o->in[0]->shape[1] / heads, rope = o->in[2]->shape[1];
+    int64_t heads = o->at.heads.q, size = o->in[0]->shape[1] / heads, rope = o->in[2]->shape[1];
     op wrong = *o;
     tensor q = *o->in[0];
     float *all = tensor_at(&q, r->arena), was[4096];

@@ -93,7 +93,7 @@ static void scaled(const op *o, const run_context *r)
 static void window_by_one(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.window += wrong.at.window > 0;
+    wrong.at.attention.window += wrong.at.attention.window > 0;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -101,7 +101,7 @@ static void window_by_one(const op *o, const run_context *r)
 static void cap_forgotten(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.cap = 0;
+    wrong.at.attention.cap = 0;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -109,7 +109,7 @@ static void cap_forgotten(const op *o, const run_context *r)
 static void cap_before_scale(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.cap *= o->at.scale > 0 ? 1 / o->at.scale : 1;
+    wrong.at.attention.cap *= o->at.attention.scale > 0 ? 1 / o->at.attention.scale : 1;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -184,21 +184,21 @@ static void one_element_nan(const op *o, const run_context *r)
 static void epsilon_dropped(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.epsilon = 0;
+    *(o->kind == OP_muon_scale ? &wrong.at.update.epsilon : &wrong.at.norm.epsilon) = 0;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
 static void turned_the_other_way(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.inverse = !o->at.inverse;
+    wrong.at.rotation.inverse = !o->at.rotation.inverse;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
 static void other_pairs(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.interleaved = !o->at.interleaved;
+    wrong.at.rotation.interleaved = !o->at.rotation.interleaved;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -219,21 +219,21 @@ static void shard_swapped(const op *o, const run_context *r)
 static void never_decays(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.decay = 0;
+    wrong.at.update.decay = 0;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
 static void looks_the_other_way(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.nesterov = !o->at.nesterov;
+    wrong.at.update.nesterov = !o->at.update.nesterov;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
 static void shape_ignored(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.scale = 1;
+    *(o->kind == OP_muon ? &wrong.at.update.scale : &wrong.at.balance.scale) = 1;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -333,7 +333,7 @@ static void bias_ignored(const op *o, const run_context *r)
 static void another_ranks_experts(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.first++;
+    wrong.at.routing.first++;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -348,7 +348,7 @@ static void pass_by_one(const op *o, const run_context *r)
 static void room_by_one(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.rows--;
+    wrong.at.routing.rows--;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -372,7 +372,7 @@ static void ids_shifted(const op *o, const run_context *r)
 {
     cpu_backend.kernels[o->kind](o, r);
     int32_t *ids = tensor_at(o->out[1], r->arena);
-    for (int64_t row = 0; row < o->at.rows; row++)
+    for (int64_t row = 0; row < o->at.routing.rows; row++)
         ids[row] += ids[row] >= 0;
 }
 
@@ -487,7 +487,7 @@ static void skip_ignored(const op *o, const run_context *r)
 static void scaled_backwards(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.scale = -o->at.scale;
+    wrong.at.balance.scale = -o->at.balance.scale;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 

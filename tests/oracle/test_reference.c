@@ -15,7 +15,7 @@
 /* y of an element-wise op of one operand; `second`: another one in its row, or the factor */
 static double at_point(op_kind kind, double x, double second)
 {
-    bench b = {.o.kind = (uint8_t)kind, .o.at.scale = (float)second, .o.at.cap = (float)second};
+    bench b = {.o.kind = (uint8_t)kind, .o.at.constants.scale = (float)second, .o.at.constants.cap = (float)second};
     bool pair = kind == OP_swiglu || kind == OP_geglu || kind == OP_swiglu_clamped;
     b.o.in[0] = bench_operand(&b, DTYPE_FP32, 1, pair ? 2 : 1);
     b.o.out[0] = bench_operand(&b, DTYPE_FP32, 1, 1);
@@ -96,13 +96,9 @@ TEST(attention_sees_its_window_and_document)
     for (int window = 0; window <= 3; window += 3)
         for (int variant = 0; variant < 4; variant++) {
             const int documents = variant % 2, sinks = variant / 2;
-            bench b = {.o = {.kind = OP_attention,
-                             .at = {.heads = 2,
-                                    .kv_heads = 1,
-                                    .head_size = 1,
-                                    .sequence = SEQUENCE,
-                                    .window = window,
-                                    .scale = 1}}};
+            bench b = {
+                .o = {.kind = OP_attention,
+                      .at = {.heads = {2, 1, 1}, .attention = {.sequence = SEQUENCE, .window = window, .scale = 1}}}};
             double q[SEQUENCE * SAMPLES][2], k[SEQUENCE * SAMPLES], v[SEQUENCE * SAMPLES];
             double y[SEQUENCE * SAMPLES][2], lse[SAMPLES][2][SEQUENCE];
             for (int i = 0; i < 3; i++)
@@ -150,7 +146,7 @@ TEST(attention_sees_its_window_and_document)
 TEST(a_score_is_its_cap_times_a_tanh)
 {
     bench b = {.o = {.kind = OP_attention,
-                     .at = {.heads = 1, .kv_heads = 1, .head_size = 1, .sequence = 2, .scale = 0.5f, .cap = 0.5f}}};
+                     .at = {.heads = {1, 1, 1}, .attention = {.sequence = 2, .scale = 0.5f, .cap = 0.5f}}}};
     for (int i = 0; i < 3; i++)
         b.o.in[i] = bench_operand(&b, DTYPE_FP32, 2, 1);
     b.o.out[0] = bench_operand(&b, DTYPE_FP32, 2, 1);
@@ -172,7 +168,7 @@ TEST(a_score_is_its_cap_times_a_tanh)
 TEST(the_slope_of_a_sink_is_minus_its_weight)
 {
     for (int adds = 0; adds < 2; adds++) {
-        bench b = {.o = {.kind = OP_attention_sinks_grad, .at = {.heads = 2, .accumulate = (uint8_t)adds}}};
+        bench b = {.o = {.kind = OP_attention_sinks_grad, .at = {.heads.q = 2, .accumulate = (uint8_t)adds}}};
         for (int i = 0; i < 2; i++)
             b.o.in[i] = bench_operand(&b, DTYPE_FP32, 2, 4);
         b.o.in[2] = bench_operand(&b, DTYPE_FP32, 2, 2);
@@ -201,11 +197,7 @@ TEST(rope_turns_by_the_angle_and_back)
                                            {{-2, 1, 3, 4, -6, 5, 7, 8}, {2, -1, 3, 4, 6, -5, 7, 8}}};
     for (int variant = 0; variant < 4; variant++) {
         bench b = {.o = {.kind = OP_rope,
-                         .at = {.heads = 1,
-                                .kv_heads = 1,
-                                .head_size = 4,
-                                .inverse = (uint8_t)(variant & 1),
-                                .interleaved = (uint8_t)(variant >> 1)}}};
+                         .at = {.heads = {1, 1, 4}, .rotation = {(uint8_t)(variant & 1), (uint8_t)(variant >> 1)}}}};
         for (int i = 0; i < 2; i++) {
             b.o.in[i] = bench_operand(&b, DTYPE_FP32, 1, 4);
             b.o.out[i] = bench_operand(&b, DTYPE_FP32, 1, 4);
@@ -298,7 +290,7 @@ TEST(dropout_depends_on_the_global_element_only)
 TEST(adamw_follows_the_paper)
 {
     for (int decay = 0; decay < 2; decay++) {
-        bench b = {.o = {.kind = OP_adamw, .at.decay = (uint8_t)decay}};
+        bench b = {.o = {.kind = OP_adamw, .at.update.decay = (uint8_t)decay}};
         b.o.in[0] = bench_operand(&b, DTYPE_FP32, 1, 0);
         b.o.in[1] = bench_operand(&b, DTYPE_UINT8, sizeof(step_scalars), 0);
         b.o.in[2] = bench_operand(&b, DTYPE_FP32, CONTROL_COUNT, 0);

@@ -98,8 +98,7 @@ enum { SENT = 3, EACH = 2 };
 static void assigned(int32_t *row_ids, int32_t *offsets, int32_t first, int32_t local, int64_t skip, int64_t rows)
 {
     static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
-    bench b = {.o = {.kind = OP_assign, .at = {.first = first, .rows = rows}}};
-    b.o.at.routing = (op_routing){.local = local, .skip = skip};
+    bench b = {.o = {.kind = OP_assign, .at.routing = {.first = first, .local = local, .rows = rows, .skip = skip}}};
     b.o.in[0] = bench_operand(&b, DTYPE_INT32, SENT, EACH);
     b.o.out[0] = bench_operand(&b, DTYPE_INT32, SENT, EACH);
     b.o.out[1] = bench_operand(&b, DTYPE_INT32, local + 1, 0);
@@ -132,8 +131,7 @@ TEST(assignments_go_to_the_slots_of_their_ranks)
     static const int32_t want[2][SENT * EACH + 4 + 3] = {{2, 0, 1, 3, -1, -1, 0, 0, 0, 0, 0, 2, 4},
                                                          {-1, -1, -1, -1, 0, 2, 1, -1, 0, -1, 0, 1, 3}};
     for (int pass = 0; pass < 2; pass++) {
-        bench b = {.o = {.kind = OP_slots, .at.rows = 4}};
-        b.o.at.routing = (op_routing){.experts = 3, .slots = 2, .skip = 2 * pass};
+        bench b = {.o = {.kind = OP_slots, .at.routing = {.experts = 3, .slots = 2, .rows = 4, .skip = 2 * pass}}};
         b.o.in[0] = bench_operand(&b, DTYPE_INT32, SENT, EACH);
         b.o.out[0] = bench_operand(&b, DTYPE_INT32, SENT, EACH);
         b.o.out[1] = bench_operand(&b, DTYPE_INT32, 4, 1);
@@ -154,8 +152,8 @@ TEST(rows_beyond_a_bucket_are_counted)
 {
     static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
     for (int bucket = 0; bucket < CAPACITY_BUCKETS; bucket++) {
-        bench b = {.o = {.kind = OP_overflow, .at = {.first = 1, .accumulate = OP_ADDS}}};
-        b.o.at.capacity = (op_capacity){.room = {1, 4}, .bucket = bucket, .local = 2};
+        bench b = {.o = {.kind = OP_overflow, .at.accumulate = OP_ADDS}};
+        b.o.at.capacity = (op_capacity){.room = {1, 4}, .bucket = bucket, .first = 1, .local = 2};
         b.o.in[0] = bench_operand(&b, DTYPE_INT32, SENT, EACH);
         b.o.out[0] = bench_operand(&b, DTYPE_FP32, CAPACITY_BUCKETS, 0);
         bench_start(&b);
@@ -186,7 +184,7 @@ TEST(a_bias_moves_by_the_sign_of_what_its_expert_lacks)
     assert_memory_equal(reference_program_bytes(count.p, count.o.out[0]), after, sizeof after);
     reference_program_close(count.p);
     for (int skip = 0; skip < 2; skip++) {
-        bench b = {.o = {.kind = OP_expert_bias, .at.scale = 0.25f}};
+        bench b = {.o = {.kind = OP_expert_bias, .at.balance.scale = 0.25f}};
         b.o.in[0] = bench_operand(&b, DTYPE_INT32, 4, 0);
         b.o.in[1] = bench_operand(&b, DTYPE_FP32, CONTROL_COUNT, 0);
         b.o.out[0] = bench_operand(&b, DTYPE_FP32, 4, 0);
@@ -209,7 +207,7 @@ static void routed(double *out, op_kind kind, int slot, const double *const *in,
                                                     {{7, 1}, {SENT, EACH}, {2, 0}, {SENT, EACH}, {SENT, 1}},
                                                     {{SENT, 1}, {7, 1}, {SENT, EACH}}};
     const int64_t(*shape)[2] = shapes[kind == OP_dispatch ? 0 : kind == OP_combine ? 1 : 2];
-    bench b = {.o = {.kind = (uint8_t)kind, .at.rows = rows}};
+    bench b = {.o = {.kind = (uint8_t)kind, .at.routing.rows = rows}};
     for (int i = 0; shape[i][0]; i++)
         b.o.in[i] = bench_operand(&b, in[i] ? DTYPE_FP32 : DTYPE_INT32, shape[i][0], shape[i][1]);
     b.o.out[0] = bench_operand(&b, DTYPE_FP32, kind == OP_dispatch ? rows : SENT, kind == OP_combine_dots ? EACH : 1);

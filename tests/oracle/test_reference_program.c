@@ -244,8 +244,10 @@ TEST(a_wrong_op_shows_in_the_gradients)
                 victim = list->ops[i]; /* the last */
         assert_non_null(victim);
         op honest = *victim;
-        victim->at.inverse = !victim->at.inverse;
-        victim->at.scale *= 1.001f;
+        if (spoiled[k] == OP_rope)
+            victim->at.rotation.inverse = !victim->at.rotation.inverse;
+        else if (spoiled[k] == OP_attention_grad)
+            victim->at.attention.scale *= 1.001f;
         victim->at.accumulate = !victim->at.accumulate;
         reference_program_close(s.oracle);
         s.oracle = reference_program_open(list->ops, list->count);

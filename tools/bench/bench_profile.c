@@ -120,7 +120,7 @@ static void time_ops(const measuring *m, executor *e, const compiled_program *of
         for (int k = 0; k < STEPS; k++)
             each[k] = seconds[k][i];
         seconds[0][i] = bench_median(each, STEPS);
-        if (m->rates && seconds[0][i] > 0 && op_is(of->list.ops[i], OP_CLASS_ATTENTION))
+        if (m->rates && seconds[0][i] > 0 && op_does(of->list.ops[i], OP_PAIRS))
             profile_take_attention(m->into, of->list.ops[i], seconds[0][i]);
     }
     for (int i = 0; i < count; i++)

@@ -184,7 +184,7 @@ static double tolerance_of(const checker *k, const op *o, const tensor *out)
 {
     if (op_is(o, OP_CLASS_PRODUCT))
         return TOLERANCE[out->type] * (1 + GROWTH[out->type] * sqrt((double)product_of(o).k));
-    if (op_is(o, OP_CLASS_ATTENTION))
+    if (op_does(o, OP_MIXES))
         return TOLERANCE[k->type] * (op_has(o, OP_GRADIENT) ? 2 : 1);
     if (dtype_is_float((dtype)out->type))
         return fmax(TOLERANCE[out->type], APPROXIMATE);
@@ -259,22 +259,23 @@ static void judge_candidates(checker *k, const one *c, const op *o)
 static void name_attention(char out[NAME], const char *type, const op *o)
 {
     const tensor *q = o->in[op_has(o, OP_GRADIENT)], *v = o->in[op_has(o, OP_GRADIENT) ? 3 : 2];
-    int values = (int)(v->shape[1] / o->at.kv_heads);
-    int64_t tokens = q->shape[0] * (o->at.run ? o->at.group_size : 1);
+    int values = (int)(v->shape[1] / o->at.heads.kv);
+    int64_t tokens = q->shape[0] * (o->at.attention.run ? o->at.attention.ranks : 1);
     char other[32] = "", ranks[48] = "";
-    if (values != o->at.head_size)
+    if (values != o->at.heads.size)
         snprintf(other, sizeof other, " and %d", values);
-    if (o->at.run)
-        snprintf(ranks, sizeof ranks, ", halves of rank %d of %d", o->at.group_rank, o->at.group_size);
-    snprintf(out, NAME, "%s %s, heads %d/%d of %d%s, %d x %d%s%s%s", op_row_of(o)->name, type, o->at.heads,
-             o->at.kv_heads, o->at.head_size, other, (int)(tokens / o->at.sequence), o->at.sequence,
-             o->at.window ? ", window" : "", o->in[op_has(o, OP_GRADIENT) ? 6 : 3] ? ", documents" : "", ranks);
+    if (o->at.attention.run)
+        snprintf(ranks, sizeof ranks, ", halves of rank %d of %d", o->at.attention.rank, o->at.attention.ranks);
+    snprintf(out, NAME, "%s %s, heads %d/%d of %d%s, %d x %d%s%s%s", op_row_of(o)->name, type, o->at.heads.q,
+             o->at.heads.kv, o->at.heads.size, other, (int)(tokens / o->at.attention.sequence),
+             o->at.attention.sequence, o->at.attention.window ? ", window" : "",
+             o->in[op_has(o, OP_GRADIENT) ? 6 : 3] ? ", documents" : "", ranks);
 }
 
 static void name_of(char out[NAME], const checker *k, const op *o)
 {
     const char *name = op_row_of(o)->name;
-    if (op_is(o, OP_CLASS_ATTENTION)) {
+    if (op_does(o, OP_PAIRS)) {
         name_attention(out, dtype_name(k->type), o);
     } else if (op_is(o, OP_CLASS_PRODUCT)) {
         matrix_product p = product_of(o);
@@ -318,7 +319,7 @@ static void check_op(checker *k, const op *of, const char *before, const char *r
     o.label = c.name;
     o.prepared = NULL;
     o.scratch = NULL;
-    o.at.bundle = o.at.bundle_of = 0;
+    o.where.bundle = o.where.bundle_of = 0;
     int64_t more = k->w->backend->scratch_bytes(&o, k->w->threads), from = (bytes + BOUNDARY - 1) / BOUNDARY * BOUNDARY;
     if (more > 0) {
         tensor_describe(&scratch, "scratch", CLASS_SCRATCH, DTYPE_UINT8, 1, &more);
@@ -333,24 +334,24 @@ static void check_op(checker *k, const op *of, const char *before, const char *r
         judge_candidates(k, &c, &o);
 }
 
-/* Selects the ops to check: sums vary only in attention's gradients by a library of 16-bit types. */
+/* Selects the ops to check: sums vary only in mixers' gradients by a library of 16-bit types. */
 static bool is_asked(const checker *k, const op *o)
 {
     if (k->w->varies)
-        return op_is(o, OP_CLASS_ATTENTION) && op_has(o, OP_GRADIENT) && dtype_bytes(k->type) == 2;
+        return op_does(o, OP_MIXES) && op_has(o, OP_GRADIENT) && dtype_bytes(k->type) == 2;
     return op_computes(o) && !op_is(o, OP_CLASS_VIEW);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Fills operands of products and attention with random numbers, since a new model has few and small values there; an
- * attention gradient keeps the results of its forward pass. */
+/* Fills operands of products and mixers with random numbers, since a new model has few and small values there; a
+ * mixer's gradient keeps the results of its forward pass. */
 static void before_op(void *checker_, const compiled_program *p, int index)
 {
     const checker *k = checker_;
     const op *o = p->list.ops[index];
     char *arena = executor_context(k->step->executor)->arena;
-    int inputs = product_multiplies(o) ? OP_MAX_IN : !op_is(o, OP_CLASS_ATTENTION) ? 0 : op_has(o, OP_GRADIENT) ? 1 : 3;
+    int inputs = product_multiplies(o) ? OP_MAX_IN : !op_does(o, OP_MIXES) ? 0 : op_has(o, OP_GRADIENT) ? 1 : 3;
     for (int i = 0; i < inputs; i++)
         if (o->in[i] && dtype_is_float((dtype)o->in[i]->type))
             fill_random(arena, o->in[i], 10 * index + i);
@@ -464,9 +465,8 @@ static status check_zigzag(checker *k, const int *s)
     memcpy(o.out, (tensor *[]){y, lse}, 2 * sizeof *o.out);
     memcpy(back.in, (tensor *[]){dy, q, key, v, y, lse, starts, token_positions}, 8 * sizeof *back.in);
     memcpy(back.out, (tensor *[]){dq, dk, dv}, 3 * sizeof *back.out);
-    o.at.heads = s[0], o.at.kv_heads = s[1], o.at.head_size = s[2], o.at.sequence = s[3], o.at.window = s[5];
-    o.at.scale = 1 / sqrtf((float)s[2]);
-    o.at.run = (int32_t)run, o.at.group_size = s[7], o.at.group_rank = s[8];
+    o.at = (op_attributes){.heads = {s[0], s[1], s[2]},
+                           .attention = {s[3], s[5], (int32_t)run, s[7], s[8], .scale = 1 / sqrtf((float)s[2])}};
     back.at = o.at;
     TRY(check_apart(k, &o, arena, bytes));
     return check_apart(k, &back, arena, bytes);

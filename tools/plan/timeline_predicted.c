@@ -9,7 +9,7 @@ enum { CAUSES = 5 };
 
 static int along_of(const op *o)
 {
-    return op_copies(o) ? PICTURE_HOST : (int)o->at.axis;
+    return op_copies(o) ? PICTURE_HOST : (int)o->where.axis;
 }
 
 /* Splits a wait into waits for other stages, for the earlier transfers of its queue, and for its own transfer. */
@@ -34,10 +34,11 @@ static void take_wait(picture_row *r, picture_names *names, picture_span s, cons
 static void take_message(picture_row *r, const timing *t, const op *o, int number, int stage, double at)
 {
     bool leaves = op_has(o, OP_LEAVES);
-    int peer = grid_for_rank(&t->ranks[stage].grid, o->at.peer).at[GRID_PIPELINE];
+    int peer = grid_for_rank(&t->ranks[stage].grid, o->where.peer).at[GRID_PIPELINE];
     picture_add_flow(
-        r, (picture_flow){at, trace_marks_flow(0, leaves ? stage : peer, leaves ? peer : stage, o->at.upstream, number),
-                          !leaves});
+        r,
+        (picture_flow){at, trace_marks_flow(0, leaves ? stage : peer, leaves ? peer : stage, o->where.upstream, number),
+                       !leaves});
 }
 
 /* Adds the span or transfer of op `i` of the stage; `launched`: the launching op of each request. */
@@ -47,7 +48,7 @@ static void take_op(picture_row *r, picture_names *names, const timing *t, const
     const op *o = list->ops[i];
     timing_span at = timing_op_at(t, stage, i);
     r->ends[i] = 1e6 * at.free;
-    int from = op_waits(o) ? launched[o->at.request] : i, number = r->marks.message[from];
+    int from = op_waits(o) ? launched[o->where.request] : i, number = r->marks.message[from];
     if (number >= 0 && op_has(list->ops[from], OP_LEAVES) != op_waits(o))
         take_message(r, t, list->ops[from], number, stage, r->ends[i]);
     if (op_starts(o)) {
@@ -66,7 +67,7 @@ static void take_op(picture_row *r, picture_names *names, const timing *t, const
                       .op = i,
                       .along = PICTURE_ALONG};
     if (op_waits(o)) {
-        take_wait(r, names, s, &at, list->ops[launched[o->at.request]]);
+        take_wait(r, names, s, &at, list->ops[launched[o->where.request]]);
         return;
     }
     s.name = picture_name(names, o->label);
@@ -86,7 +87,7 @@ static status add_stage(picture *out, picture_names *names, const plan *p, int s
     picture_take_memory(r, &c);
     for (int i = 0; i < list->count; i++)
         if (op_starts(list->ops[i]))
-            launched[list->ops[i]->at.request] = i;
+            launched[list->ops[i]->where.request] = i;
     for (int i = 0; i < list->count; i++)
         take_op(r, names, &p->timing, list, launched, stage, i);
     return STATUS_OK;

@@ -30,18 +30,19 @@ static const tensor *whole_tensor(const op *o)
 /* The rows that an all_reduce sums, where it does not sum all; else 0. */
 static int64_t summed_rows(const op *o)
 {
-    return kinds[o->kind] == COMM_ALL_REDUCE ? o->at.rows : 0;
+    return kinds[o->kind] == COMM_ALL_REDUCE ? o->where.rows : 0;
 }
 
 void collective_counts(int64_t *counts, const op *o)
 {
-    int64_t elements = tensor_elements(whole_tensor(o)), rows = o->at.rows ? o->at.rows : whole_tensor(o)->shape[0];
+    int64_t elements = tensor_elements(whole_tensor(o)),
+            rows = o->where.rows ? o->where.rows : whole_tensor(o)->shape[0];
     int64_t width = rows ? elements / rows : 0;
-    for (int i = 0; i < o->at.group_size; i++) {
+    for (int i = 0; i < o->where.group_size; i++) {
         int64_t first, count;
-        shard_rows(&first, &count, rows, o->at.group_size, i);
-        if (o->at.owner >= 0)
-            count = i == o->at.owner ? rows : 0;
+        shard_rows(&first, &count, rows, o->where.group_size, i);
+        if (o->where.owner >= 0)
+            count = i == o->where.owner ? rows : 0;
         counts[i] = count * width;
     }
 }
@@ -55,7 +56,7 @@ static int64_t row_elements(const tensor *t)
 int64_t collective_offset(const op *o)
 {
     const tensor *x = whole_tensor(o);
-    return summed_rows(o) ? o->at.first * row_elements(x) * dtype_bytes((dtype)x->type) : 0;
+    return summed_rows(o) ? o->where.first * row_elements(x) * dtype_bytes((dtype)x->type) : 0;
 }
 
 static int64_t elements_of(const op *o)
@@ -69,8 +70,8 @@ comm_shape collective_shape(const op *o, const int64_t *counts)
     MUST(op_communicates(o), "%s is no communication", op_row_of(o)->name);
     return (comm_shape){.kind = kinds[o->kind],
                         .type = (dtype)whole_tensor(o)->type,
-                        .members = o->at.group_size,
-                        .me = o->at.group_rank,
+                        .members = o->where.group_size,
+                        .me = o->where.group_rank,
                         .count = elements_of(o),
                         .counts = counts};
 }
@@ -78,14 +79,14 @@ comm_shape collective_shape(const op *o, const int64_t *counts)
 int collective_bundle(const op **out, const program *p, int last)
 {
     const op *o = p->ops[last];
-    int count = o->at.bundle_of ? o->at.bundle_of : 1, wanted = count - 1;
-    if (o->at.bundle_of && o->at.bundle + 1 < o->at.bundle_of)
+    int count = o->where.bundle_of ? o->where.bundle_of : 1, wanted = count - 1;
+    if (o->where.bundle_of && o->where.bundle + 1 < o->where.bundle_of)
         return 0;
     out[wanted--] = o;
     for (int i = last - 1; wanted >= 0; i--) {
         MUST(i >= 0, "%s: the others of its bundle are missing", o->label);
         const op *other = p->ops[i];
-        if (!op_waits(other) && other->at.bundle_of == count && other->at.bundle == wanted)
+        if (!op_waits(other) && other->where.bundle_of == count && other->where.bundle == wanted)
             out[wanted--] = other;
     }
     return count;
@@ -130,7 +131,7 @@ void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, con
     AUTO_FREE int64_t *counts = NULL;
     comm_shape s = collective_shape(o, NULL);
     if (count > 1 || collective_has_parts(o)) {
-        counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
+        counts = must_alloc((unsigned long)o->where.group_size * sizeof *counts);
         s = collective_together(counts, ops, count);
     }
     *scratch = comm_scratch_bytes(&s);
@@ -144,7 +145,7 @@ int64_t collective_gathered(const program *p, int index)
     int count = collective_bundle(ops, p, index);
     if (count == 0)
         return 0;
-    AUTO_FREE int64_t *counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
+    AUTO_FREE int64_t *counts = must_alloc((unsigned long)o->where.group_size * sizeof *counts);
     comm_shape s = collective_together(counts, ops, count);
     int64_t least = s.count;
     for (int i = 0; i < s.members; i++)

@@ -55,10 +55,8 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     layer_inputs in = {
 #define INPUT(name, text, ...) .name = new_input(r, text, DTYPE_INT32, sequence, 0),
 #include "layers/inputs.def"
-#undef INPUT
 #define VALUE(name, text, type, rows, columns, ...) .name = new_input(r, text, type, rows, columns),
 #include "layers/values.def"
-#undef VALUE
         .sequence = (int)sequence, .epsilon = (float)s->norm_epsilon, .mtp = v->mtp > 0};
     tensor *input[LAYER_HEAD_PASSES] = {layer ? new_input(r, "input", compute, sequence, s->hidden_size) : NULL};
     tensor *out[LAYER_HEAD_PASSES];
@@ -82,7 +80,7 @@ static flops_layer sum_layer(const recorder *r, int layer)
             grouped_product p = grouped_of(o);
             sum.products += grouped_flops(&p) / (double)r->tokens;
         }
-        if (op_is(o, OP_CLASS_ATTENTION))
+        if (op_does(o, OP_MIXES))
             sum.attention += op_row_of(o)->cost(o).flops / (double)r->tokens;
     }
     return sum;

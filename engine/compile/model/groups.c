@@ -17,15 +17,15 @@ static groups_row *add_row(groups *g)
 
 static bool is_edge(const op *o)
 {
-    return axis_rows[o->at.axis].edges;
+    return axis_rows[o->where.axis].edges;
 }
 
 int groups_of(const groups *g, const op *o, int me)
 {
-    int from = op_has(o, OP_LEAVES) ? me : o->at.peer, to = op_has(o, OP_LEAVES) ? o->at.peer : me;
+    int from = op_has(o, OP_LEAVES) ? me : o->where.peer, to = op_has(o, OP_LEAVES) ? o->where.peer : me;
     for (int i = 0; i < g->count; i++) {
         const groups_row *r = &g->row[i];
-        if (r->a == (axis)o->at.axis && (!is_edge(o) || (r->from == from && r->to == to)))
+        if (r->a == (axis)o->where.axis && (!is_edge(o) || (r->from == from && r->to == to)))
             return i;
     }
     return -1;
@@ -47,13 +47,13 @@ static void add_axis(groups *g, const grid *at, axis a)
 
 static void add_edge(groups *g, const op *o, const grid *at)
 {
-    int me = at->rank, low = o->at.peer < me ? o->at.peer : me, high = low == me ? o->at.peer : me;
+    int me = at->rank, low = o->where.peer < me ? o->where.peer : me, high = low == me ? o->where.peer : me;
     grid a = grid_for_rank(at, low), b = grid_for_rank(at, high);
     int stage = a.at[GRID_PIPELINE], neighbours = b.at[GRID_PIPELINE] == stage + 1;
     groups_row *r = add_row(g);
-    r->a = (axis)o->at.axis;
-    r->from = op_has(o, OP_LEAVES) ? me : o->at.peer;
-    r->to = op_has(o, OP_LEAVES) ? o->at.peer : me;
+    r->a = (axis)o->where.axis;
+    r->from = op_has(o, OP_LEAVES) ? me : o->where.peer;
+    r->to = op_has(o, OP_LEAVES) ? o->where.peer : me;
     r->members = must_alloc(2 * sizeof *r->members);
     r->members[0] = low;
     r->members[1] = high;
@@ -86,7 +86,7 @@ static void look_through(groups *g, const compiled_program *p, const grid *at)
             row = g->count;
             add_edge(g, o, at);
         }
-        MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
+        MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->where.axis));
         note_use(&g->row[row], &p->list, i);
     }
 }

@@ -49,7 +49,7 @@ static tensor *new_vector(compiled_program *out, const char *label, int64_t coun
 static tensor *gather_scores(compiled_program *out, const compiled *c, const char *label, axis along, tensor *x)
 {
     const op like = replicas_gather_notes(c->around.group, along, x);
-    return like.at.group_size > 1 ? append_op(out, PHASE_UPDATE, label, &like, 1, NULL)->out[0] : x;
+    return like.where.group_size > 1 ? append_op(out, PHASE_UPDATE, label, &like, 1, NULL)->out[0] : x;
 }
 
 static tensor *append_max(compiled_program *out, const char *label, tensor *x, tensor *y)
@@ -78,8 +78,10 @@ static tensor *append_factors(compiled_program *out, const compiled *c, const st
     op like = {.kind = OP_qk_factors,
                .in = {max_logits},
                .out = {new_vector(out, label, s->of->rows, s->master->place)},
-               .at = {.first = layer, .rows = c->values.max_logits->shape[0], .qk = *made}};
+               .at.qk = *made};
     like.at.qk.threshold = (float)c->options.optimizer.qk_clip;
+    like.at.qk.layer = layer;
+    like.at.qk.layers = c->values.max_logits->shape[0];
     return append_op(out, PHASE_UPDATE, label, &like, 0, NULL)->out[0];
 }
 
@@ -102,7 +104,7 @@ static tensor *qk_clip_factors(compiled_program *out, const compiled *c, const s
 /* Owned rows (vector: elements) that are consecutive rows of one named tensor. */
 typedef struct span {
     int64_t first, rows;
-    op_attributes at; /* position in the named tensor */
+    op_update at; /* position in the named tensor */
 } span;
 
 /* A piece of a parameter within the rows, or elements, that this rank owns. */
@@ -166,13 +168,13 @@ static void append_update(const optimizer_update *u, tensor *x, const span *at, 
     op like = {.kind = (uint8_t)optimizer_of(&c->options, s->of)->op,
                .in = {x, c->values.scalars, u->control},
                .out = {NULL, append_rows(u->out, s->master, at->first, at->rows)},
-               .at = at->at};
+               .at.update = at->at};
     if (factors)
         like.in[3] = append_rows(u->out, factors, at->first, at->rows);
-    like.at.decay = s->of->decay;
-    like.at.nesterov = c->options.optimizer.nesterov;
-    like.at.scale = scale;
-    like.at.rounding_site = ROUNDING_SITE;
+    like.at.update.decay = s->of->decay;
+    like.at.update.nesterov = c->options.optimizer.nesterov;
+    like.at.update.scale = scale;
+    like.at.update.rounding_site = ROUNDING_SITE;
     if (s->master != s->own_weight)
         like.out[0] = append_rows(u->out, s->own_weight, at->first, at->rows);
     for (int i = 0; i < s->states && x->class == CLASS_GRADIENT; i++) /* else the states are updated already */
@@ -238,10 +240,10 @@ static orthogonalisation start_matrices(const optimizer_update *of)
     return u;
 }
 
-/* Attributes of exchanges between the ranks that divide a matrix. */
-static op_attributes exchange_attributes(const orthogonalisation *u)
+/* Describes exchanges between the ranks that divide a matrix. */
+static op_where exchange_along(const orthogonalisation *u)
 {
-    return u->slot < 0 ? (op_attributes){.group_size = 1} : op_along(u->of->c->around.group, u->along);
+    return u->slot < 0 ? (op_where){.group_size = 1} : op_along(u->of->c->around.group, u->along);
 }
 
 static op *make_op(const orthogonalisation *u, const op *like, unsigned outputs)
@@ -266,9 +268,9 @@ static void begin_matrix(const orthogonalisation *u, matrix *m)
             .in = {append_rows(of->out, of->gradient, at[i].first, at[i].rows), of->c->values.scalars, of->control},
             .out = {append_rows(of->out, m->x, at[i].first - m->first, at[i].rows),
                     append_rows(of->out, of->s->state[0], at[i].first, at[i].rows)},
-            .at = at[i].at};
-        like.at.nesterov = of->c->options.optimizer.nesterov;
-        like.at.rounding_site = ROUNDING_SITE_MOMENTUM;
+            .at.update = at[i].at};
+        like.at.update.nesterov = of->c->options.optimizer.nesterov;
+        like.at.update.rounding_site = ROUNDING_SITE_MOMENTUM;
         make_op(u, &like, 0);
     }
 }
@@ -285,9 +287,9 @@ static tensor *append_gram(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
     bool rows = takes_rows(u, m);
-    op_attributes at = exchange_attributes(u);
+    const op_where where = exchange_along(u);
     const owner_rows added = owner_rows_of(u->of->c->around.group, u->of->s, OWNER_ADDS);
-    bool copy = at.group_size > 1 && m->first >= added.first + added.rows;
+    bool copy = where.group_size > 1 && m->first >= added.first + added.rows;
     tensor *part;
     if (rows && !copy && m->rows > 0) {
         part = make_op(u, &(op){.kind = OP_linear, .in = {m->x, m->x}}, 1)->out[0];
@@ -297,15 +299,15 @@ static tensor *append_gram(const orthogonalisation *u, const matrix *m)
         tensor_describe(part, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
         part->place = u->of->gradient->place;
         if (u->slot >= 0)
-            part->place.along[u->slot] = at.group_size > 1 ? place_partial() : place_replicate();
+            part->place.along[u->slot] = where.group_size > 1 ? place_partial() : place_replicate();
         op like = {.kind = OP_linear_grad_weight, .in = {m->x, m->x}, .out = {part}};
         if (copy || m->rows == 0)
             like = (op){.kind = OP_zero, .out = {part}};
         make_op(u, &like, 0);
     }
-    if (at.group_size == 1)
+    if (where.group_size == 1)
         return part;
-    return make_op(u, &(op){.kind = OP_all_reduce, .in = {part}, .at = at}, 1)->out[0];
+    return make_op(u, &(op){.kind = OP_all_reduce, .in = {part}, .where = where}, 1)->out[0];
 }
 
 /* x = (a I + b G + c G^2) x, or x (a I + b G + c G^2); the first time x / |x| in x's place. */
@@ -313,7 +315,7 @@ static void improve_matrix(const orthogonalisation *u, matrix *m, tensor *g, boo
 {
     tensor *scale = NULL;
     if (first) {
-        op *o = make_op(u, &(op){.kind = OP_muon_scale, .in = {g}, .at.epsilon = MUON_EPSILON}, 3);
+        op *o = make_op(u, &(op){.kind = OP_muon_scale, .in = {g}, .at.update.epsilon = MUON_EPSILON}, 3);
         g = o->out[0];
         scale = o->out[1];
     }
@@ -326,7 +328,7 @@ static void improve_matrix(const orthogonalisation *u, matrix *m, tensor *g, boo
         return;
     }
     if (u->slot >= 0 && m->x->place.along[u->slot].kind == PLACE_SHARD) /* each rank's rows take the same matrix */
-        p = make_op(u, &(op){.kind = OP_copy_to_shards, .in = {p}, .at = exchange_attributes(u)}, 1)->out[0];
+        p = make_op(u, &(op){.kind = OP_copy_to_shards, .in = {p}, .where = exchange_along(u)}, 1)->out[0];
     m->x = make_op(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 
@@ -375,7 +377,6 @@ static const optimizer rows[] = {
     [CONFIG_OPTIMIZER_##name_] = {                                                                                     \
         .name = #name_, .op = OP_##name_, .takes = takes_, .rest = CONFIG_OPTIMIZER_##rest_, .state = {__VA_ARGS__}},
 #include "engine/config/optimizers.def"
-#undef OPTIMIZER
 };
 
 dtype optimizer_state_type(const compile_options *o)

@@ -365,11 +365,9 @@ static void describe_values(compiled *c)
     c->values = (layer_inputs){
 #define INPUT(name, text, given, of) .name = new_ids(c, text, given, IDS_##of),
 #include "layers/inputs.def"
-#undef INPUT
 #define VALUE(name, text, type, rows, columns, ranks, copied)                                                          \
     .name = new_value(c, text, type, (const int64_t[]){rows, columns}, RANKS_##ranks),
 #include "layers/values.def"
-#undef VALUE
         .sequence = (int)(o->decode_samples ? 1 : o->sequence),
         .micro_batch = n.micro_batch,
         .transfers = o->transfers,

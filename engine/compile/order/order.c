@@ -114,7 +114,7 @@ static void note_operands(found *f, counts *c, const int *objects)
 {
     const op *o = f->of;
     bool communicates = op_communicates(o);
-    bool message = op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
+    bool message = op_waits(o) || (communicates && axis_between_stages((axis)o->where.axis));
     for (int k = 0; k < ORDER_OPERANDS; k++) {
         if (!is_operand(o, k))
             continue;
@@ -125,7 +125,7 @@ static void note_operands(found *f, counts *c, const int *objects)
     f->messages = communicates || message ? c->messages : 0;
     c->messages += message;
     if (communicates)
-        f->launched = c->launched[axis_rows[o->at.axis].queue]++;
+        f->launched = c->launched[axis_rows[o->where.axis].queue]++;
     for (int k = 0; k < ORDER_OPERANDS; k++) {
         if (!is_operand(o, k))
             continue;
@@ -322,7 +322,7 @@ static void cut_columns(compiled_program *out, const op *product, const op *scat
     for (int i = 0; i < parts; i++) {
         op copy = *scatter;
         copy.kind = OP_copy;
-        copy.at = (op_attributes){0};
+        copy.where = (op_where){0};
         copy.in[0] = sums[i];
         copy.out[0] = order_part(out, whole, 1, i * each, sums[i]->shape[1]);
         append_op_like(out, &copy, 0);
@@ -349,7 +349,7 @@ static void append_rows(compiled_program *out, const op *product, const tensor *
 static void cut_rows(compiled_program *out, const op *gather, const op *product)
 {
     int64_t rows = product_of(product).m, first, count;
-    shard_rows(&first, &count, rows, gather->at.group_size, gather->at.group_rank);
+    shard_rows(&first, &count, rows, gather->where.group_size, gather->where.group_rank);
     append_rows(out, product, gather->in[0], first, count);
     append_rows(out, product, NULL, 0, first);
     append_rows(out, product, NULL, first + count, rows - first - count);
@@ -371,13 +371,14 @@ static int *count_uses(int **objects, const program *list)
 static bool makes_sums(const op *product, const op *scatter, int uses)
 {
     return product->kind == OP_linear && scatter->kind == OP_reduce_scatter && scatter->in[0] == product->out[0] &&
-           scatter->at.owner < 0 && uses == 2 && scatter->out[0]->shape[1] >= PARTS;
+           scatter->where.owner < 0 && uses == 2 && scatter->out[0]->shape[1] >= PARTS;
 }
 
 /* True if parts are worth it: with few columns a rank's own rows take less time than the gather, and fill no GPU. */
 static bool reads_rows(const op *gather, const op *o)
 {
-    if (!op_is(o, OP_CLASS_PRODUCT) || op_has(o, OP_GRADIENT) || gather->kind != OP_all_gather || gather->at.owner >= 0)
+    if (!op_is(o, OP_CLASS_PRODUCT) || op_has(o, OP_GRADIENT) || gather->kind != OP_all_gather ||
+        gather->where.owner >= 0)
         return false;
     matrix_product p = product_of(o);
     return p.a == gather->out[0] && 2 * p.n >= p.k;
@@ -415,13 +416,13 @@ void order_parts_cut(compiled_program *out, const program *bare)
 
 static bool is_collective(const op *o)
 {
-    return op_communicates(o) && !axis_between_stages((axis)o->at.axis);
+    return op_communicates(o) && !axis_between_stages((axis)o->where.axis);
 }
 
 /* True if the op hides a transfer. All ranks of a stage have the same such ops. */
 static bool is_long(const op *o)
 {
-    return product_multiplies(o) || op_is(o, OP_CLASS_ATTENTION);
+    return op_does(o, OP_LONG);
 }
 
 /* The objects of an op, and a bit for each (of 64: a bit may be several objects'), to see at once that two ops have
@@ -509,8 +510,8 @@ static int earliest_place(const orderer *o, int at)
     while (to > 0) {
         const op *above = o->list->ops[to - 1];
         bool communicates = op_communicates(above);
-        if (op_waits(above) || (communicates && axis_between_stages((axis)above->at.axis)) || /* crosses stages */
-            (is_collective(above) && (axis_rows[above->at.axis].queue == axis_rows[launch->at.axis].queue)) ||
+        if (op_waits(above) || (communicates && axis_between_stages((axis)above->where.axis)) || /* crosses stages */
+            (is_collective(above) && (axis_rows[above->where.axis].queue == axis_rows[launch->where.axis].queue)) ||
             ops_conflict(o, to - 1, at))
             break;
         to--;
@@ -612,7 +613,7 @@ static void find_bare(program *out, program *list)
             f.last_long = i;
     }
     for (int i = 0; i < list->count; i++)
-        if (f.bare[i] && list->ops[i]->phase == PHASE_FORWARD && axis_within_layers((axis)list->ops[i]->at.axis))
+        if (f.bare[i] && list->ops[i]->phase == PHASE_FORWARD && axis_within_layers((axis)list->ops[i]->where.axis))
             program_append(out, list->ops[i]);
     free(f.bare);
     free(f.launched);
@@ -625,7 +626,7 @@ static void cut_bare(compiled_program *out, compile_order how)
 {
     program tried = {0}, bare = {0};
     for (int i = 0; i < out->list.count; i++)
-        if (!is_collective(out->list.ops[i]) || axis_within_layers((axis)out->list.ops[i]->at.axis))
+        if (!is_collective(out->list.ops[i]) || axis_within_layers((axis)out->list.ops[i]->where.axis))
             program_append(&tried, out->list.ops[i]);
     order_list(&tried, how);
     find_bare(&bare, &tried);

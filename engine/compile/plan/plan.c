@@ -67,9 +67,9 @@ void plan_measure(plan_rank *out, const compiled *c)
             continue;
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, &c->training.list, i);
-        out->sent[o->at.axis] += bytes;
-        out->messages[o->at.axis] += messages;
-        if (o->at.axis == AXIS_CONTEXT && o->layer >= 0 &&
+        out->sent[o->where.axis] += bytes;
+        out->messages[o->where.axis] += messages;
+        if (o->where.axis == AXIS_CONTEXT && o->layer >= 0 &&
             token_window(shape_layer(&c->options.shape, o->layer).window, c->options.sequence) > 0)
             out->windowed += bytes;
     }

@@ -603,12 +603,12 @@ void plan_text_listing(FILE *out, const compiled *c)
         if (op_communicates(o)) {
             int64_t scratch, bytes, messages;
             collective_measure(&scratch, &bytes, &messages, p, i);
-            fprintf(out, ", along %s, %lld bytes sent in %lld", axis_name((axis)o->at.axis), (long long)bytes,
+            fprintf(out, ", along %s, %lld bytes sent in %lld", axis_name((axis)o->where.axis), (long long)bytes,
                     (long long)messages);
-            if (o->at.bundle_of)
-                fprintf(out, ", %d of %d together", o->at.bundle + 1, o->at.bundle_of);
+            if (o->where.bundle_of)
+                fprintf(out, ", %d of %d together", o->where.bundle + 1, o->where.bundle_of);
             if (op_has(o, OP_MESSAGE))
-                fprintf(out, ", peer %d", o->at.peer);
+                fprintf(out, ", peer %d", o->where.peer);
         } else if (!op_waits(o)) {
             op_cost cost = op_row_of(o)->cost(o);
             fprintf(out, ", %.0f FLOPs, %.0f bytes", cost.flops, cost.bytes);

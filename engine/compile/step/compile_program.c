@@ -389,8 +389,8 @@ static op *append_message(compiled_program *out, bool receive, tensor *t, const 
     message.kind = receive ? OP_receive : OP_send;
     message.site = like->label;
     message.layer = -1;
-    message.at.axis = AXIS_PIPELINE;
-    message.at.request = out->requests++;
+    message.where.axis = AXIS_PIPELINE;
+    message.where.request = out->requests++;
     (receive ? message.out : message.in)[0] = t;
     op *o = op_make(&out->pool, &message, 0, NULL);
     program_append(&out->list, o);
@@ -438,16 +438,16 @@ static op *append_exchange(unroller *u, int kind, int pass, int microbatch)
                .microbatch = microbatch,
                .label = exchange_name(kind),
                .site = exchange_name(kind),
-               .at = op_along(u->c->around.group, AXIS_VOCABULARY)};
+               .where = op_along(u->c->around.group, AXIS_VOCABULARY)};
     tensor *all = tensor_of(u, body, pass, meetings[kind].all, microbatch), *own = NULL;
-    like.at.rows = all->shape[0];
-    like.at.replicate = kind != EXCHANGE_HIDDEN;
-    like.at.request = u->out->requests++;
+    like.where.rows = all->shape[0];
+    like.where.replicate = kind != EXCHANGE_HIDDEN;
+    like.where.request = u->out->requests++;
     if (kind != EXCHANGE_STATISTICS)
-        like.at.owner = chunk_map_stage(map, last ? map.stages * map.chunks - 1 : 0);
-    if (like.at.owner < 0) {
+        like.where.owner = chunk_map_stage(map, last ? map.stages * map.chunks - 1 : 0);
+    if (like.where.owner < 0) {
         own = tensor_of(u, body, pass, meetings[kind].own, microbatch);
-    } else if (like.at.owner == like.at.group_rank) {
+    } else if (like.where.owner == like.where.group_rank) {
         own = tensor_of(u, last ? map.chunks - 1 : 0, pass, meetings[kind].own, microbatch);
     } else { /* a stage that is not the owner has no rows of it */
         own = pool_alloc(&u->out->pool, sizeof *own);
@@ -504,8 +504,8 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
                    .chunk = s->action.chunk,
                    .microbatch = s->action.microbatch,
                    .label = exchange_name(s->payload),
-                   .at.upstream = s->payload == EXCHANGE_COTANGENT,
-                   .at.peer = peer_rank(u->c, s->peer)};
+                   .where.upstream = s->payload == EXCHANGE_COTANGENT,
+                   .where.peer = peer_rank(u->c, s->peer)};
         launches[i].of[0] = append_message(u->out, s->kind == LOWERING_RECEIVE, message_tensor(u, s), &like);
     }
 }
@@ -554,7 +554,7 @@ static void play_chunk(unroller *u, chunk_map map, int stage, int k, int microba
         if (model_ends || chunk_neighbour(u->c, k, send ? 1 : -1) >= 0)
             continue;
         op like = {.phase = PHASE_FORWARD, .label = exchange_name(EXCHANGE_ACTIVATION), .microbatch = -1};
-        like.at.peer = peer_rank(u->c, chunk_map_stage(map, other));
+        like.where.peer = peer_rank(u->c, chunk_map_stage(map, other));
         const recorded_ends *ends = &u->chunks[k].of[0];
         tensor *t = instance(u, send ? ends->output : ends->input, k, microbatch);
         append_wait(u->out, append_message(u->out, !send, t, &like));

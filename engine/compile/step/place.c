@@ -134,7 +134,7 @@ static bool is_transient(tensor *t)
 /* A message between stages: it has its request and its wait. */
 static bool is_lowered(const op *o)
 {
-    return op_communicates(o) && axis_between_stages((axis)o->at.axis);
+    return op_communicates(o) && axis_between_stages((axis)o->where.axis);
 }
 
 void place_waits(compiled_program *out, compile_order how)
@@ -170,7 +170,7 @@ void place_waits(compiled_program *out, compile_order how)
             break;
         op *o = before.ops[i];
         if (op_starts(o) && !is_lowered(o))
-            o->at.request = out->requests++;
+            o->where.request = out->requests++;
         program_append(&out->list, o);
     }
     free(index->positions);
@@ -187,12 +187,12 @@ static void add_scratch(compiled_program *out, const compiled *c)
         op *o = out->list.ops[i];
         int64_t bytes = 0, sent, messages;
         if (op_waits(o)) {
-            o->scratch = of_request[o->at.request];
+            o->scratch = of_request[o->where.request];
             continue;
         }
         const op_backend *backend = c->options.backend;
         if (op_has(o, OP_ROOM))
-            o->at.workspace = c->workspace;
+            o->at.attention.workspace = c->workspace;
         bool communicates = op_communicates(o);
         if (communicates && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, &out->list, i);
@@ -203,7 +203,7 @@ static void add_scratch(compiled_program *out, const compiled *c)
         o->scratch = pool_alloc(&out->pool, sizeof(tensor));
         tensor_describe(o->scratch, o->label, CLASS_SCRATCH, DTYPE_UINT8, 1, &bytes);
         if (op_starts(o))
-            of_request[o->at.request] = o->scratch;
+            of_request[o->where.request] = o->scratch;
     }
 }
 
@@ -307,7 +307,7 @@ static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
         return false;
     if (tensor_bytes(x) != tensor_bytes(y) || !tensor_contiguous(x) || y->first != o->index)
         return false;
-    int end = op_starts(o) ? wait_of[o->at.request] : o->index;
+    int end = op_starts(o) ? wait_of[o->where.request] : o->index;
     return count_reads(o, x) == 1 && x->last == end;
 }
 
@@ -402,7 +402,7 @@ static void share_in_place(uses *u, compiled_program *out)
     AUTO_FREE int *wait_of = must_calloc((unsigned long)out->requests + 1, sizeof(int));
     for (int i = 0; i < p->count; i++)
         if (op_waits(p->ops[i]))
-            wait_of[p->ops[i]->at.request] = i;
+            wait_of[p->ops[i]->where.request] = i;
     /* go downwards, so that an input's source finds the input in its columns */
     for (int i = p->count - 1; i >= 0; i--) {
         const op *o = p->ops[i];
@@ -568,7 +568,7 @@ static bool would_take_more(const compiled *c, int64_t room)
     const op_backend *b = c->options.backend;
     for (int i = 0; b && b->scratch_bytes && i < c->training.list.count; i++) {
         op with = *c->training.list.ops[i];
-        with.at.workspace = room;
+        with.at.attention.workspace = room;
         if (op_has(&with, OP_ROOM) && b->scratch_bytes(&with, c->options.threads) > scratch_of(&with))
             return true;
     }

@@ -13,7 +13,7 @@ void place_transients(compiled_program *out, const compiled *c, bool bound_only)
 void alive_find(int64_t *kept, int64_t *rest, const compiled_program *p);
 
 /* Working memory of libraries that are faster with more of it: attention's backward pass on a device
- * (op_attributes.workspace). It gets the memory that the step leaves free at such ops, and a little more without a
+ * (attention.workspace). It gets the memory that the step leaves free at such ops, and a little more without a
  * budget; timing then decides whether the library is used. Bytes that every such op of a placed training program can
  * have; 0 where none would take more than it has. */
 int64_t workspace_room(const compiled *c);

@@ -61,7 +61,7 @@ static double price_of(const compile_options *options, const program *p, int ind
     const op *o = p->ops[index];
     op_cost cost = op_row_of(o)->cost(o);
     double price = cost.flops + target_balance(options) * cost.bytes;
-    if (op_communicates(o) && o->at.group_size > 1) {
+    if (op_communicates(o) && o->where.group_size > 1) {
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, p, index);
         price += devices_balance_sent(target_device(options), target_peak(options)) * (double)bytes;

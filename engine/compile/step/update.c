@@ -235,14 +235,15 @@ static tensor *append_made(update *u, const parameter *p, const char *what, cons
     return append_op(u->out, PHASE_UPDATE, label_of(u->out, p, what), like, outputs, NULL)->out[which];
 }
 
-/* Returns how a gradient is encoded: in parts, one per rank that sums. */
-static op_attributes attributes_of(const update *u, const parameter *p)
+/* Returns an op that encodes or decodes a gradient: in parts, one per rank that sums. */
+static op encoding_of(const update *u, const parameter *p, int64_t messages)
 {
-    op_attributes at = op_along(u->c->around.group, p->replicas);
-    at.owner = u->c->storage[p->number].sum_owner;
-    at.compression.kind = (uint8_t)u->c->options.compress.kind;
-    at.compression.density = (float)u->c->options.compress.density;
-    return at;
+    op like = {.at.compression = {.messages = messages,
+                                  .kind = (uint8_t)u->c->options.compress.kind,
+                                  .density = (float)u->c->options.compress.density},
+               .where = op_along(u->c->around.group, p->replicas)};
+    like.where.owner = u->c->storage[p->number].sum_owner;
+    return like;
 }
 
 /* A gradient's bytes for the value that comes there: placed along the axis as `place`. */
@@ -259,18 +260,20 @@ static tensor *gradient_rows(update *u, const parameter *p, int64_t first, int64
 }
 
 /* x and its feedback, written; the rest is kept. */
-static tensor *append_encode(update *u, const parameter *p, tensor *x, tensor *feedback, const op_attributes *at,
-                             const char *what)
+static tensor *append_encode(update *u, const parameter *p, tensor *x, tensor *feedback, op like, const char *what)
 {
-    op like = {.kind = OP_compress, .in = {x, feedback, u->c->values.scalars}, .at = *at};
+    like.kind = OP_compress;
+    memcpy(like.in, (tensor *[]){x, feedback, u->c->values.scalars}, 3 * sizeof *like.in);
     op *o = append_op(u->out, PHASE_UPDATE, label_of(u->out, p, what), &like, 3, NULL);
     u->kept[u->kept_count++] = (keeping){p, o->out[1], feedback};
     return o->out[0];
 }
 
-static void append_decode(update *u, const parameter *p, tensor *messages, tensor *into, const op_attributes *at)
+static void append_decode(update *u, const parameter *p, tensor *messages, tensor *into, op like)
 {
-    op like = {.kind = OP_decompress, .in = {messages, u->c->values.scalars}, .out = {into}, .at = *at};
+    like.kind = OP_decompress;
+    memcpy(like.in, (tensor *[]){messages, u->c->values.scalars}, 2 * sizeof *like.in);
+    like.out[0] = into;
     if (tensor_elements(into) > 0)
         append_made(u, p, "decompress", &like, 0, 0);
     u->gradient[p->number] = into;
@@ -280,8 +283,8 @@ static void append_decode(update *u, const parameter *p, tensor *messages, tenso
 static void send_parts(update *u, travelling *t)
 {
     const storage *s = &u->c->storage[t->p->number];
-    const op_attributes at = attributes_of(u, t->p);
-    tensor *message = append_encode(u, t->p, u->gradient[t->p->number], s->feedback, &at, "compress gradient");
+    tensor *message =
+        append_encode(u, t->p, u->gradient[t->p->number], s->feedback, encoding_of(u, t->p, 0), "compress gradient");
     const op exchange = replicas_exchange(u->c->around.group, s, message);
     t->message = append_made(u, t->p, "exchange gradient", &exchange, 1, 0);
 }
@@ -290,27 +293,26 @@ static void send_parts(update *u, travelling *t)
 static void sum_messages(update *u, travelling *t)
 {
     const storage *s = &u->c->storage[t->p->number];
-    op_attributes one = attributes_of(u, t->p);
+    op one = encoding_of(u, t->p, 0);
     tensor *into = gradient_rows(u, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows,
                                  s->sum_owner >= 0 ? place_owned() : place_shard(0));
-    one.compression.messages = one.group_size;
-    one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
-    append_decode(u, t->p, t->message, into, &one);
+    one.at.compression.messages = one.where.group_size;
+    one.where.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
+    append_decode(u, t->p, t->message, into, one);
     if (s->divided)
         return;
     tensor *message = t->message; /* empty if another rank owns all */
-    one.compression.messages = 0;
+    one.at.compression.messages = 0;
     if (s->sum_rows > 0)
-        message = append_encode(u, t->p, into, s->feedback_sum, &one, "compress sum");
+        message = append_encode(u, t->p, into, s->feedback_sum, one, "compress sum");
     const op gather = replicas_gather_sums(u->c->around.group, s, message);
     t->message = append_made(u, t->p, "gather sum", &gather, 1, 0);
 }
 
 static void spread_sum(update *u, travelling *t)
 {
-    op_attributes at = attributes_of(u, t->p);
-    at.compression.messages = 1;
-    append_decode(u, t->p, t->message, gradient_rows(u, t->p, 0, t->p->rows, place_replicate()), &at);
+    append_decode(u, t->p, t->message, gradient_rows(u, t->p, 0, t->p->rows, place_replicate()),
+                  encoding_of(u, t->p, 1));
 }
 
 static void (*const steps[])(update *u, travelling *t) = {send_parts, sum_messages, spread_sum};
@@ -381,8 +383,8 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
     tensor *d = u->gradient[p->number], *into = d;
     op like = replicas_sum(u->c->around.group, s, a, d);
     if (together > 1) {
-        like.at.bundle = (int16_t)place;
-        like.at.bundle_of = (int16_t)together;
+        like.where.bundle = (int16_t)place;
+        like.where.bundle_of = (int16_t)together;
     }
     if (op_has(&like, OP_SCATTER)) /* a vector, one row, is owned whole or not at all */
         into = append_rows(u->out, d, p->vector ? 0 : s->own_first, s->own_gradient->shape[0]);
@@ -547,7 +549,7 @@ static void count_overflow(update *u)
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
     append_update(u->out, "experts/overflow", &add, NULL);
     u->counts = true;
-    op reduce = {.kind = OP_all_reduce, .in = {over}, .at = op_along(u->c->around.group, AXIS_GRID)};
+    op reduce = {.kind = OP_all_reduce, .in = {over}, .where = op_along(u->c->around.group, AXIS_GRID)};
     append_update(u->out, "experts/sum overflow", &reduce, over);
 }
 
@@ -561,9 +563,9 @@ static tensor *append_norm(update *u)
     count_overflow(u);
     if (!u->counts)
         append_update(u->out, "norm/zero", &(op){.kind = OP_zero, .out = {bins}}, NULL);
-    op_attributes at = op_along(c->around.group, AXIS_GRID);
-    if (at.group_size > 1)
-        bins = append_update(u->out, "norm/reduce", &(op){.kind = OP_all_reduce, .in = {bins}, .at = at}, bins);
+    const op_where where = op_along(c->around.group, AXIS_GRID);
+    if (where.group_size > 1)
+        bins = append_update(u->out, "norm/reduce", &(op){.kind = OP_all_reduce, .in = {bins}, .where = where}, bins);
     op clip = {.kind = OP_clip, .in = {bins, c->values.scalars}};
     return append_update(u->out, "norm/clip", &clip, c->values.control);
 }
@@ -579,8 +581,8 @@ static void sum_losses(compiled_program *out, const compiled *c, const char *nam
         total = append_update(out, pool_format(&out->pool, "%s/copy", name), &copy, total);
     else
         append_update(out, pool_format(&out->pool, "%s/zero", name), &zero, NULL);
-    op reduce = {.kind = OP_all_reduce, .in = {total}, .at = op_along(c->around.group, AXIS_GRID)};
-    if (reduce.at.group_size > 1)
+    op reduce = {.kind = OP_all_reduce, .in = {total}, .where = op_along(c->around.group, AXIS_GRID)};
+    if (reduce.where.group_size > 1)
         total = append_update(out, pool_format(&out->pool, "%s/reduce", name), &reduce, total);
     operands_whole(total);
 }
@@ -617,7 +619,7 @@ static void append_biases(update *u, tensor *control)
             op like = {.kind = OP_expert_bias,
                        .in = {append_rows(u->out, u->choices, e->index * experts, experts), control},
                        .out = {c->storage[e->bias->number].weight},
-                       .at.scale = (float)c->model.shape.router_bias_rate};
+                       .at.balance.scale = (float)c->model.shape.router_bias_rate};
             append_update(u->out, label_of(u->out, e->bias, "update"), &like, NULL);
         }
 }
@@ -661,8 +663,8 @@ void update_append(compiled_program *out, const compiled *c)
                    c->last_stage && c->options.grid.at[GRID_TENSOR] == 0);
     /* each token is counted on one rank: the ranks of a tensor group divide the tokens if there are experts */
     u.choices = c->values.choices;
-    op sum = {.kind = OP_all_reduce, .in = {u.choices}, .at = op_along(c->around.group, AXIS_GRID)};
-    if (tensor_elements(u.choices) > 0 && sum.at.group_size > 1)
+    op sum = {.kind = OP_all_reduce, .in = {u.choices}, .where = op_along(c->around.group, AXIS_GRID)};
+    if (tensor_elements(u.choices) > 0 && sum.where.group_size > 1)
         u.choices = append_update(out, "experts/sum counts", &sum, u.choices);
     u.max_logits = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);

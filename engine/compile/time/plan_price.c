@@ -9,7 +9,7 @@
 static bool is_message(const op *o)
 {
     bool communicates = op_communicates(o);
-    return op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
+    return op_waits(o) || (communicates && axis_between_stages((axis)o->where.axis));
 }
 
 /* Seconds of one kind of action of one chunk, all micro-batches together. */
@@ -24,11 +24,11 @@ void plan_price_chunks(simulate_cost *costs, const profile *h, const compiled *c
     sums(*of)[PHASE_COUNT] = must_calloc((unsigned long)chunks, sizeof *of);
     for (int i = 0; i < list->count; i++) {
         const op *o = list->ops[i];
-        if (o->microbatch < 0 || is_message(o) || o->at.bundle + 1 < o->at.bundle_of)
+        if (o->microbatch < 0 || is_message(o) || o->where.bundle + 1 < o->where.bundle_of)
             continue;
         bool travels = op_communicates(o);
         double seconds = travels ? profile_transfer(h, &c->options.grid, list, i) : profile_op(h, o);
-        *(op_communicates(o) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS
+        *(op_communicates(o) && axis_rows[o->where.axis].queue == AXIS_QUEUE_GRADIENTS
               ? &of[o->chunk][o->phase].hidden
               : &of[o->chunk][o->phase].compute) += seconds;
     }
@@ -89,7 +89,7 @@ plan_update plan_price_update(const profile *h, const compiled *c)
         bool travels = op_communicates(o);
         if (op_copies(o))
             copies[op_has(o, OP_LEAVES)] += profile_op(h, o);
-        if (op_copies(o) || op_waits(o) || (travels && !axis_within_layers((axis)o->at.axis)))
+        if (op_copies(o) || op_waits(o) || (travels && !axis_within_layers((axis)o->where.axis)))
             continue;
         u.seconds += travels ? profile_transfer(h, &c->options.grid, p, i) : profile_op(h, o);
         if (travels) {

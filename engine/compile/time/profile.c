@@ -115,7 +115,7 @@ static double rows_filled(const profile *p, const op *o)
     double chosen = (double)tensor_elements(sent ? sent->in[0] : by->in[0]);
     double mean = sent ? chosen / as->slots : chosen * as->local / as->experts;
     double rows = (p->load > 0 ? p->load : 1) * mean - (double)as->skip;
-    double planned = (double)by->at.rows / (sent ? as->slots : 1);
+    double planned = (double)by->at.routing.rows / (sent ? as->slots : 1);
     return rows <= 0 ? 0 : rows < planned ? rows / planned : 1;
 }
 
@@ -144,7 +144,7 @@ static void find_size(double size[3], const profile *p, const op *o)
         return;
     size[0] = op_row_of(o)->cost(o).bytes;
     size[1] = size[2] = 0;
-    if (op_is(o, OP_CLASS_ATTENTION)) {
+    if (op_does(o, OP_PAIRS)) {
         attention_work(size, o);
         size[1] = attention_reach(o);
     }
@@ -182,7 +182,7 @@ static double tile_seconds(const profile *p, double flops, const double size[3],
 /* Returns the share of rows that an in-place sum changes. */
 static double share_added(const op *o, const op *by, double filled)
 {
-    double rows = filled * (double)by->at.rows, all = (double)o->out[0]->shape[0];
+    double rows = filled * (double)by->at.routing.rows, all = (double)o->out[0]->shape[0];
     return rows < all ? rows / all : 1;
 }
 
@@ -195,7 +195,7 @@ static double moved_bytes(const op *o, double filled)
     if (op_is(o, OP_CLASS_GROUPED) && filled == 0)
         return op_has(o, OP_WEIGHT) ? 0 : (double)tensor_bytes(o->out[0]);
     for (int i = 0; by && i < OP_MAX_IN; i++)
-        if (o->in[i] && o->in[i]->dims == 2 && o->in[i]->shape[0] == by->at.rows)
+        if (o->in[i] && o->in[i]->dims == 2 && o->in[i]->shape[0] == by->at.routing.rows)
             bytes -= (1 - filled) * (double)tensor_bytes(o->in[i]);
         else if (o->in[i] && in_place >> i & 1)
             bytes -= (1 - share_added(o, by, filled)) * (double)(tensor_bytes(o->in[i]) + tensor_bytes(o->out[0]));
@@ -218,8 +218,8 @@ static double model_scores(const profile *p, const op *o)
     bool gradient = op_has(o, OP_GRADIENT);
     double size[3];
     attention_work(size, o);
-    double pairs = size[0] * size[1] * o->at.heads;
-    double flops = (gradient ? 8 : 4) * pairs * o->at.head_size, bytes = (gradient ? 19 : 13) * pairs;
+    double pairs = size[0] * size[1] * o->at.heads.q;
+    double flops = (gradient ? 8 : 4) * pairs * o->at.heads.size, bytes = (gradient ? 19 : 13) * pairs;
     return flops / (p->peak[PEAK_HALF] * 0.6) + bytes / (p->memory * p->memory_share) + 4 * p->start;
 }
 
@@ -228,16 +228,17 @@ static double share_at(const profile_length *at, bool gradient)
     return gradient ? at->gradient : at->forward;
 }
 
-/* Returns the share of the peak that attention reaches, interpolated by keys per query (a window or the sequence). */
-static double attention_share(const profile *p, const op *o)
+/* Returns the share of the peak that a mixer reaches: attention's is interpolated by keys per query (a window or the
+ * sequence). */
+static double mixer_share(const profile *p, const op *o)
 {
     const bool gradient = op_has(o, OP_GRADIENT);
+    if (p->lengths == 0 || !op_does(o, OP_PAIRS))
+        return gradient ? p->attention_gradient : p->attention;
     const double reach = attention_reach(o);
     int above = 0;
     while (above < p->lengths && p->length[above].sequence < reach)
         above++;
-    if (p->lengths == 0)
-        return gradient ? p->attention_gradient : p->attention;
     if (above == 0 || above == p->lengths)
         return share_at(&p->length[above == 0 ? 0 : above - 1], gradient);
     const profile_length *low = &p->length[above - 1], *high = &p->length[above];
@@ -253,20 +254,10 @@ static double attention_peak(const profile *p, const op *o)
 /* Returns the seconds of memory traffic that a gradient's deterministic sums cost. */
 static double ordered_seconds(const profile *p, const op *o)
 {
-    if (!op_has(o, OP_GRADIENT) || p->any_order)
+    if (!op_has(o, OP_GRADIENT) || p->any_order || !op_does(o, OP_PAIRS))
         return 0;
-    double pairs = (attention_reach(o) + 1) / 2 * (double)o->in[1]->shape[0] * o->at.heads;
+    double pairs = (attention_reach(o) + 1) / 2 * (double)o->in[1]->shape[0] * o->at.heads.q;
     return p->attention_pair * pairs / (p->memory * p->memory_share);
-}
-
-static double model_attention(const profile *p, const op *o)
-{
-    double share = attention_share(p, o);
-    if (share <= 0)
-        return model_scores(p, o);
-    op_cost cost = op_row_of(o)->cost(o);
-    double compute = cost.flops / (attention_peak(p, o) * share), move = cost.bytes / (p->memory * p->memory_share);
-    return (compute > move ? compute : move) + ordered_seconds(p, o) + p->start;
 }
 
 /* Updates share a launch, so none is charged for its start. */
@@ -278,6 +269,16 @@ static double model_rest(const profile *p, const op *o)
     return (compute > move ? compute : move) + (op_is(o, OP_CLASS_UPDATE) ? 0 : p->start);
 }
 
+static double model_mixer(const profile *p, const op *o)
+{
+    double share = mixer_share(p, o);
+    if (share <= 0)
+        return op_does(o, OP_PAIRS) ? model_scores(p, o) : model_rest(p, o);
+    op_cost cost = op_row_of(o)->cost(o);
+    double compute = cost.flops / (attention_peak(p, o) * share), move = cost.bytes / (p->memory * p->memory_share);
+    return (compute > move ? compute : move) + ordered_seconds(p, o) + p->start;
+}
+
 static double model_op(const profile *p, const op *o)
 {
     double size[3];
@@ -286,7 +287,7 @@ static double model_op(const profile *p, const op *o)
     int64_t products = product_size(size, o, rows_filled(p, o));
     if (products)
         return model_product(p, o, size, products);
-    return op_is(o, OP_CLASS_ATTENTION) ? model_attention(p, o) : model_rest(p, o);
+    return op_does(o, OP_MIXES) ? model_mixer(p, o) : model_rest(p, o);
 }
 
 /* ---- measured ---------------------------------------------------------------------------------------------------- */
@@ -441,11 +442,11 @@ double profile_message(const profile *p, const grid *g, int peer, double bytes)
 double profile_transfer(const profile *p, const grid *g, const program *of, int index)
 {
     const op *o = of->ops[index];
-    axis a = (axis)o->at.axis;
+    axis a = (axis)o->where.axis;
     int64_t scratch, bytes, messages;
     if (op_has(o, OP_MESSAGE))
-        return profile_message(p, g, o->at.peer, (double)tensor_bytes(op_has(o, OP_LEAVES) ? o->in[0] : o->out[0]));
-    if (o->at.group_size <= 1)
+        return profile_message(p, g, o->where.peer, (double)tensor_bytes(op_has(o, OP_LEAVES) ? o->in[0] : o->out[0]));
+    if (o->where.group_size <= 1)
         return 0;
     collective_measure(&scratch, &bytes, &messages, of, index);
     if (op_has(o, OP_GATHER) && !p->host_moves)

@@ -43,11 +43,8 @@ typedef struct field {
 #name, offsetof(profile, name), MEASURE_##of, network, positive, most                                          \
     }
 static const field numbers[] = {
-#define DEVICE(...)
 #define PEAK(name, key) {key, offsetof(profile, peak[PEAK_##name]), MEASURE_FLOPS, false, true, INFINITY},
 #include "kernels/table/devices.def"
-#undef PEAK
-#undef DEVICE
     FIELD(depth, NONE, false, false, INFINITY),
     FIELD(product_start, SECONDS, false, false, INFINITY),
     FIELD(attention_pair, NONE, false, false, INFINITY),

@@ -44,10 +44,10 @@ void timing_free(timing *p)
 static timing_op timing_of(const profile *p, const grid *g, const program *list, int i)
 {
     const op *o = list->ops[i];
-    timing_op e = {.request = o->at.request,
+    timing_op e = {.request = o->where.request,
                    .microbatch = o->microbatch,
-                   .axis = o->at.axis,
-                   .upstream = o->at.upstream,
+                   .axis = o->where.axis,
+                   .upstream = o->where.upstream,
                    .phase = o->phase,
                    .chunk = o->chunk,
                    .peer = -1};
@@ -57,11 +57,11 @@ static timing_op timing_of(const profile *p, const grid *g, const program *list,
         bool message = op_has(o, OP_MESSAGE);
         e.does = LAUNCHES;
         e.sends = op_has(o, OP_LEAVES);
-        e.last = o->at.bundle + 1 >= o->at.bundle_of;
+        e.last = o->where.bundle + 1 >= o->where.bundle_of;
         e.seconds = e.last ? profile_transfer(p, g, list, i) : 0;
-        e.peer = message ? (grid_for_rank(g, o->at.peer).at[GRID_PIPELINE]) : -1;
-        e.leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks
-                           : profile_leaves_node(p, g, (axis)o->at.axis);
+        e.peer = message ? (grid_for_rank(g, o->where.peer).at[GRID_PIPELINE]) : -1;
+        e.leaves = message ? o->where.peer / p->node_ranks != g->rank / p->node_ranks
+                           : profile_leaves_node(p, g, (axis)o->where.axis);
     } else {
         e.does = op_copies(o) ? COPIES : COMPUTES;
         e.sends = op_has(o, OP_LEAVES);

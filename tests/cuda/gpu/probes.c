@@ -116,11 +116,11 @@ static void offset(probe *p)
             o.in[4] = ranks > 1 ? probe_tensor(p, DTYPE_INT32, queries, 0) : NULL;
             o.out[0] = probe_tensor(p, DTYPE_BF16, queries, heads * size);
             o.out[1] = probe_tensor(p, DTYPE_FP32, heads, queries);
-            o.at.heads = (int32_t)heads, o.at.kv_heads = (int32_t)kv, o.at.head_size = (int32_t)size;
-            o.at.sequence = (int32_t)tokens;
-            o.at.scale = 1 / sqrtf((float)size);
+            o.at.heads.q = (int32_t)heads, o.at.heads.kv = (int32_t)kv, o.at.heads.size = (int32_t)size;
+            o.at.attention.sequence = (int32_t)tokens;
+            o.at.attention.scale = 1 / sqrtf((float)size);
             if (ranks > 1)
-                o.at.run = (int32_t)(tokens / 4), o.at.group_size = ranks, o.at.group_rank = rank;
+                o.at.attention.run = (int32_t)(tokens / 4), o.at.attention.ranks = ranks, o.at.attention.rank = rank;
             probe_prepare(p, &o);
             probe_finish(p);
             probe_fill(p);
@@ -153,7 +153,7 @@ static double beside(probe *p, const op *product, int products, const op copies[
         p->on->launch(p->d, product);
     for (int i = 0; i < 2 && bytes; i++) {
         op wait = {.kind = OP_wait, .label = "wait"};
-        wait.at.request = copies[i].at.request;
+        wait.where.request = copies[i].where.request;
         p->on->wait(p->d, &wait);
     }
     return probe_end(p, product);
@@ -173,7 +173,7 @@ static void copies(probe *p)
     }
     op both[2] = {{.kind = OP_load_host, .in = {&there[0]}, .out = {here[0]}, .label = "load"},
                   {.kind = OP_store_host, .in = {here[1]}, .out = {&there[1]}, .label = "store"}};
-    both[1].at.request = 1;
+    both[1].where.request = 1;
     probe_prepare(p, &product);
     probe_finish(p);
     probe_fill(p);

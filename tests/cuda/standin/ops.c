@@ -141,7 +141,6 @@ static void load(const op *o)
         current = NULL;                                                                                                \
     }
 #include "kernels/table/ops.def"
-#undef OP
 
 /* Verification's kernels are of no op: one is made up, whose operands are the bytes that they touch. Kept for
  * graphs. */

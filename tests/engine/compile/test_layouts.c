@@ -445,7 +445,7 @@ static void swap_collectives(const layout *l)
         while (k < p->count && !is_collective(p->ops[k]))
             k++;
         op *b = k < p->count ? p->ops[k] : NULL;
-        if (!b || b->at.axis != a->at.axis || b->kind == a->kind)
+        if (!b || b->where.axis != a->where.axis || b->kind == a->kind)
             continue;
         p->ops[i] = b;
         p->ops[k] = a;

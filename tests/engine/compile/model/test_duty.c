@@ -198,8 +198,8 @@ static void check_sum(compiled *c, const storage *s)
     like.label = "sum";
     const op *o = op_make(&ops, &like, 1, NULL);
     const tensor *sum = o->out[0];
-    assert_int_equal(o->at.axis, AXIS_EXPERT_DATA);
-    assert_int_equal(o->at.group_size, c->around.group[AXIS_EXPERT_DATA].ranks);
+    assert_int_equal(o->where.axis, AXIS_EXPERT_DATA);
+    assert_int_equal(o->where.group_size, c->around.group[AXIS_EXPERT_DATA].ranks);
     assert_int_equal(o->kind, s->divided ? OP_reduce_scatter : OP_all_reduce);
     assert_int_equal(sum->shape[0], s->own_gradient->shape[0]);
     assert_int_equal(sum->place.along[AXIS_SLOT_EXPERT_DATA].kind, !s->divided     ? PLACE_REPLICATE

@@ -214,7 +214,7 @@ static int bare(const program *p, phase when)
     int count = 0;
     for (int i = 0; i < p->count; i++) {
         const op *o = p->ops[i];
-        if (!is_collective(o) || o->at.axis != AXIS_TENSOR || o->phase != when)
+        if (!is_collective(o) || o->where.axis != AXIS_TENSOR || o->phase != when)
             continue;
         bool beside = false;
         int k = i + 1;
@@ -286,7 +286,7 @@ static void compile_gathers(replay_rank *r, int zero, compile_order how)
 static int wait_of(const program *p, const op *launch)
 {
     int i = 0;
-    while (i < p->count && (!op_waits(p->ops[i]) || p->ops[i]->at.request != launch->at.request))
+    while (i < p->count && (!op_waits(p->ops[i]) || p->ops[i]->where.request != launch->where.request))
         i++;
     assert_true(i < p->count);
     return i;

@@ -74,7 +74,7 @@ static program copy_of(const program *p)
 static bool is_forward_transfer(const op *o)
 {
     return (o->kind == OP_all_gather || o->kind == OP_reduce_scatter) && o->phase == PHASE_FORWARD &&
-           o->at.axis == AXIS_TENSOR;
+           o->where.axis == AXIS_TENSOR;
 }
 
 static const op *maker_of(const program *p, const tensor *t)
@@ -99,7 +99,8 @@ static bool columns_are_whole(const program *p, const op *product, const op *sca
             continue;
         const op *sums = maker_of(p, copy->in[0]), *part = sums ? maker_of(p, sums->in[0]) : NULL;
         int64_t count = copy->out[0]->shape[1];
-        if (!part || sums->kind != OP_reduce_scatter || part->kind != OP_linear || sums->at.rows != scatter->at.rows)
+        if (!part || sums->kind != OP_reduce_scatter || part->kind != OP_linear ||
+            sums->where.rows != scatter->where.rows)
             return false;
         if (copy->out[0]->offset != at * element || copy->out[0]->pitch != z->pitch || part->in[0] != product->in[0])
             return false;
@@ -118,7 +119,7 @@ static bool rows_are_whole(const program *p, const op *gather, const op *product
 {
     const tensor *x = gather->in[0], *full = gather->out[0];
     int64_t first, count, rows = full->shape[0], covered = 0, width = full->pitch * dtype_bytes((dtype)full->type);
-    shard_rows(&first, &count, rows, gather->at.group_size, gather->at.group_rank);
+    shard_rows(&first, &count, rows, gather->where.group_size, gather->where.group_rank);
     for (int i = 0; i < p->count; i++) {
         const op *part = p->ops[i];
         const tensor *y = part->kind == product->kind ? part->out[0] : NULL;

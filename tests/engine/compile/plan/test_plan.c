@@ -364,7 +364,7 @@ static plan_rank in_buckets(int zero, int64_t bucket, int *launches, double *sec
     for (int i = 0; i < c.training.list.count; i++) {
         const op *q = c.training.list.ops[i];
         bool reduces = q->kind == OP_all_reduce || q->kind == OP_reduce_scatter;
-        *launches += reduces && q->at.axis == AXIS_GRADIENT && q->at.bundle + 1 >= q->at.bundle_of;
+        *launches += reduces && q->where.axis == AXIS_GRADIENT && q->where.bundle + 1 >= q->where.bundle_of;
     }
     compile_free(&c);
     plan_free(&p);
@@ -514,9 +514,9 @@ TEST(a_vocabulary_is_padded_to_be_divided_evenly)
     int scatters = 0;
     for (int i = 0; i < c.training.list.count; i++) {
         const op *p = c.training.list.ops[i];
-        if (p->kind != OP_reduce_scatter || p->at.axis != AXIS_GRADIENT || p->at.rows < 16032)
+        if (p->kind != OP_reduce_scatter || p->where.axis != AXIS_GRADIENT || p->where.rows < 16032)
             continue;
-        assert_int_equal(p->at.rows, 16128);
+        assert_int_equal(p->where.rows, 16128);
         scatters++;
     }
     assert_int_equal(scatters, 2);

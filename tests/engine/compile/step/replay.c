@@ -329,15 +329,15 @@ static bool play(shadow *s, int at)
 {
     const op *o = s->r->p.list.ops[at];
     if (op_waits(o)) {
-        int start = s->started[o->at.request];
-        s->started[o->at.request] = -1;
+        int start = s->started[o->where.request];
+        s->started[o->where.request] = -1;
         return start >= 0 ? finish(s, start) : fails(s, at, &(tensor){.name = o->label}, "waits for nothing", 0);
     }
     bool asynchronous = op_starts(o);
     if (!check_reads(s, at) || !write_outs(s, at, asynchronous ? -2 - at : at))
         return false;
     if (asynchronous)
-        s->started[o->at.request] = at;
+        s->started[o->where.request] = at;
     return true;
 }
 
@@ -400,7 +400,7 @@ static const op *head_of(const parties *p, int rank)
 static void pass(parties *p, int rank)
 {
     queue *q = &p->queues[rank];
-    q->done[q->launched[q->head++]->at.request] = true;
+    q->done[q->launched[q->head++]->where.request] = true;
 }
 
 static bool disagree(parties *p, int a, int b)
@@ -420,24 +420,25 @@ static int64_t elements_of(const op *o)
 static bool same_collective(const op *a, const op *b)
 {
     const tensor *x = a->in[0], *y = b->in[0];
-    return a->kind == b->kind && elements_of(a) == elements_of(b) && x->type == y->type && a->at.rows == b->at.rows &&
-           a->at.owner == b->at.owner && a->at.group_size == b->at.group_size && a->at.bundle == b->at.bundle &&
-           a->at.bundle_of == b->at.bundle_of;
+    return a->kind == b->kind && elements_of(a) == elements_of(b) && x->type == y->type &&
+           a->where.rows == b->where.rows && a->where.owner == b->where.owner &&
+           a->where.group_size == b->where.group_size && a->where.bundle == b->where.bundle &&
+           a->where.bundle_of == b->where.bundle_of;
 }
 
 /* Does the collective at the head of `rank`'s queue head all its members' queues? Then it passes. *moved says so. */
 static bool try_collective(parties *p, int rank, bool *moved)
 {
     const op *o = head_of(p, rank);
-    int n = members_of(p->members, &p->ranks[rank], (axis)o->at.axis);
-    if (n != o->at.group_size || p->members[o->at.group_rank] != rank) {
-        snprintf(p->text, REPLAY_TEXT, "rank %d, %s: group of %d, the grid says %d", rank, o->label, o->at.group_size,
-                 n);
+    int n = members_of(p->members, &p->ranks[rank], (axis)o->where.axis);
+    if (n != o->where.group_size || p->members[o->where.group_rank] != rank) {
+        snprintf(p->text, REPLAY_TEXT, "rank %d, %s: group of %d, the grid says %d", rank, o->label,
+                 o->where.group_size, n);
         return false;
     }
     for (int i = 0; i < n; i++) {
         const op *other = head_of(p, p->members[i]);
-        if (!other || op_has(other, OP_MESSAGE) || other->at.axis != o->at.axis)
+        if (!other || op_has(other, OP_MESSAGE) || other->where.axis != o->where.axis)
             return true;
         if (!same_collective(o, other))
             return disagree(p, rank, p->members[i]);
@@ -450,14 +451,14 @@ static bool try_collective(parties *p, int rank, bool *moved)
 
 static bool try_message(parties *p, int rank, bool *moved)
 {
-    const op *o = head_of(p, rank), *other = head_of(p, o->at.peer);
-    if (o->kind != OP_send || !other || other->kind != OP_receive || other->at.peer != rank)
+    const op *o = head_of(p, rank), *other = head_of(p, o->where.peer);
+    if (o->kind != OP_send || !other || other->kind != OP_receive || other->where.peer != rank)
         return true;
     if (elements_of(o) != elements_of(other) || o->in[0]->type != other->out[0]->type ||
         o->microbatch != other->microbatch || strcmp(o->label, other->label) != 0 ||
-        o->at.upstream != other->at.upstream || o->at.upstream != (o->phase != PHASE_FORWARD))
-        return disagree(p, rank, o->at.peer);
-    int peer = o->at.peer;
+        o->where.upstream != other->where.upstream || o->where.upstream != (o->phase != PHASE_FORWARD))
+        return disagree(p, rank, o->where.peer);
+    int peer = o->where.peer;
     pass(p, rank);
     pass(p, peer);
     *moved = true;
@@ -471,12 +472,12 @@ static bool advance(parties *p, int rank)
     bool moved = false;
     for (; q->at < list->count; q->at++) {
         const op *o = list->ops[q->at];
-        if (op_waits(o) && !q->done[o->at.request])
+        if (op_waits(o) && !q->done[o->where.request])
             break;
         if (op_communicates(o))
             q->launched[q->tail++] = o;
         if (op_copies(o))
-            q->done[o->at.request] = true;
+            q->done[o->where.request] = true;
         moved = true;
     }
     return moved;

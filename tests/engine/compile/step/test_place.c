@@ -58,9 +58,7 @@ static void close_hand(hand *h)
 
 static op turning(const hand *h, tensor *q, tensor *k)
 {
-    return (op){.kind = OP_rope,
-                .in = {q, k, h->positions, h->table},
-                .at = {.heads = HEADS, .kv_heads = KV_HEADS, .head_size = SIZE}};
+    return (op){.kind = OP_rope, .in = {q, k, h->positions, h->table}, .at = {.heads = {HEADS, KV_HEADS, SIZE}}};
 }
 
 /* A product's row; q and k of it turned; then `reads` of what was turned, and of the row's own columns where asked. */
@@ -81,7 +79,7 @@ static forward make_forward(hand *h, bool q_is_read_later)
     append(h,
            (op){.kind = OP_attention,
                 .in = {f.turned_q, f.turned_k, f.v},
-                .at = {.heads = HEADS, .kv_heads = KV_HEADS, .head_size = SIZE, .sequence = TOKENS, .scale = 1}},
+                .at = {.heads = {HEADS, KV_HEADS, SIZE}, .attention = {.sequence = TOKENS, .scale = 1}}},
            3, NULL);
     if (q_is_read_later)
         append(h, (op){.kind = OP_copy, .in = {columns_of(h, f.row, 0, SIZE)}}, 1, NULL);
@@ -154,7 +152,7 @@ static backward make_backward(hand *h, bool row_is_used)
     op *grad = append(h,
                       (op){.kind = OP_attention_grad,
                            .in = {y, q, k, v, y, lse},
-                           .at = {.heads = HEADS, .kv_heads = KV_HEADS, .head_size = SIZE, .sequence = TOKENS}},
+                           .at = {.heads = {HEADS, KV_HEADS, SIZE}, .attention.sequence = TOKENS}},
                       7, into);
     b.turned_q = grad->out[0];
     b.turned_k = grad->out[1];

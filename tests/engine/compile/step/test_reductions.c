@@ -28,10 +28,10 @@ static op *unreduced(pool *p, const op *like, unsigned outputs, tensor *const *i
     copy.kind = OP_copy;
     if (like->kind == OP_reduce_scatter) {
         tensor *rows = pool_alloc(p, sizeof *rows);
-        int64_t first = 0, count = like->at.group_rank == like->at.owner ? like->in[0]->shape[0] : 0;
+        int64_t first = 0, count = like->where.group_rank == like->where.owner ? like->in[0]->shape[0] : 0;
         *rows = *like->in[0];
-        if (like->at.owner < 0)
-            shard_rows(&first, &count, rows->shape[0], like->at.group_size, like->at.group_rank);
+        if (like->where.owner < 0)
+            shard_rows(&first, &count, rows->shape[0], like->where.group_size, like->where.group_rank);
         rows->shape[0] = count;
         copy.in[0] = rows;
     }
@@ -44,12 +44,12 @@ op *__wrap_op_make(pool *p, const op *like, unsigned outputs, tensor *const *int
     bool gradient = like->in[0] &&
                     (like->in[0]->parameter || like->in[0]->type == DTYPE_INT64 || !strcmp(like->label, "loss/reduce"));
     op other = *like;
-    if (spoil == NONE || !reduces || !gradient || like->at.axis != along)
+    if (spoil == NONE || !reduces || !gradient || like->where.axis != along)
         return __real_op_make(p, like, outputs, into);
     if (spoil == DROP)
         return unreduced(p, like, outputs, into);
     if (spoil == MISDIRECT) {
-        other.at.axis = (uint8_t)instead;
+        other.where.axis = (uint8_t)instead;
         return __real_op_make(p, &other, outputs, into);
     }
     other.in[0] = __real_op_make(p, like, outputs, into)->out[0];

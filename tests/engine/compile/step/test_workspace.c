@@ -12,7 +12,7 @@ static int64_t takes_what_it_may(const op *o, int threads)
     static const int64_t sizes[] = {40 << 20, 10 << 20};
     (void)threads;
     for (int i = 0; i < 2 && o->kind == OP_attention_grad; i++)
-        if (o->at.workspace >= sizes[i])
+        if (o->at.attention.workspace >= sizes[i])
             return sizes[i];
     return o->kind == OP_attention_grad ? 1 << 20 : 0;
 }

@@ -214,7 +214,7 @@ static const op *attend(attending *a, bool gradient, int sequence, int window)
     *a = (attending){.wide = {.type = DTYPE_BF16, .dims = 2, .shape = {MANY, WIDTH, 1}, .pitch = WIDTH},
                      .lse = {.type = DTYPE_FP32, .dims = 2, .shape = {32, MANY, 1}, .pitch = MANY}};
     tensor *x = &a->wide, *lse = &a->lse;
-    const op_attributes at = {.heads = 32, .kv_heads = 32, .head_size = 128, .sequence = sequence, .window = window};
+    const op_attributes at = {.heads = {32, 32, 128}, .attention = {.sequence = sequence, .window = window}};
     a->o = gradient ? (op){.kind = OP_attention_grad, .in = {x, x, x, x, x, lse}, .out = {x, x, x}, .at = at}
                     : (op){.kind = OP_attention, .in = {x, x, x}, .out = {x, lse}, .at = at};
     return &a->o;

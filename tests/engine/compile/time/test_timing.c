@@ -58,21 +58,21 @@ static void launch_gather(pool *p, program *list, axis a, int seconds, int reque
              .microbatch = -1,
              .in = {tensor_of(p, seconds)},
              .out = {tensor_of(p, 2 * seconds)},
-             .at = {.axis = (uint8_t)a, .group_size = 2, .request = request, .owner = -1}});
+             .where = {.axis = (uint8_t)a, .group_size = 2, .request = request, .owner = -1}});
 }
 
 static void launch_message(pool *p, program *list, bool sends, int peer, bool upstream, int seconds, int request)
 {
     op o = {.kind = sends ? OP_send : OP_receive,
             .microbatch = -1,
-            .at = {.axis = AXIS_PIPELINE, .peer = peer, .upstream = upstream, .request = request, .group_size = 2}};
+            .where = {.axis = AXIS_PIPELINE, .peer = peer, .upstream = upstream, .request = request, .group_size = 2}};
     *(sends ? &o.in[0] : &o.out[0]) = tensor_of(p, seconds);
     add(p, list, o);
 }
 
 static void wait_for(pool *p, program *list, int request)
 {
-    add(p, list, (op){.kind = OP_wait, .microbatch = -1, .at.request = request});
+    add(p, list, (op){.kind = OP_wait, .microbatch = -1, .where.request = request});
 }
 
 static grid grid_with(int tensor_ranks, int data, int stages, int stage)
@@ -190,7 +190,7 @@ TEST(copies_to_host_memory_and_from_it_are_queues_of_their_own)
                  .microbatch = -1,
                  .in = {tensor_of(&own, 3)},
                  .out = {tensor_of(&own, 3)},
-                 .at.request = i});
+                 .where.request = i});
     compute(&own, &list, 1, PHASE_UPDATE, none);
     wait_for(&own, &list, 2);
     wait_for(&own, &list, 0);

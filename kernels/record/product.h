@@ -25,7 +25,7 @@ matrix_product product_of(const op *o);
 double product_flops(const matrix_product *p);
 /* Returns the dimension in which input `i` has rows m, columns n or depth k; -1: none. Every output is [m, n]. */
 int product_input_dim(const op *o, int i, product_side side);
-/* Returns the precision whose products multiply operands of these types; NULL: none does. */
+/* Returns the precision that multiplies operands of these types; NULL: none does. */
 const precision_row *product_precision(const op *o);
 /* Decides the types of the products, grouped ones among them, that a body has recorded: each operand lies in the type
  * that the precision's row says, or the process dies. */

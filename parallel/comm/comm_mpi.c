@@ -185,7 +185,7 @@ static void sum_run(flight *f, char *to, const char *own, int64_t from, int64_t 
         f->terms[l->peer] = segment_at(l, cut, f->summed) + from;
     }
     f->terms[f->group->me] = own;
-    comm_sum(to, f->terms, f->group->count, bytes / dtype_bytes(f->type), f->type);
+    comm_reduce(to, f->terms, f->group->count, bytes / dtype_bytes(f->type), f->type, f->maximum);
 }
 
 static void sum_segment(flight *f)
@@ -294,6 +294,7 @@ static flight *flight_open(const comm_call *call)
     f->group = call->group;
     f->call = call->pieces ? call : NULL;
     f->type = call->type;
+    f->maximum = call->maximum;
     f->lanes_used = f->contributions = f->segments = f->summed = f->stride = 0;
     f->complete = false;
     flight_prepare(f, call);

@@ -160,62 +160,66 @@ comm_use comm_use_of_both(const comm_use *a, const comm_use *b)
 /* Elements summed at a time: the accumulators stay in the first-level cache, and `out` may be one of the inputs. */
 enum { TILE = 1024 };
 
-/* Types that accumulate in their own arithmetic. Unsigned, because signed overflow is undefined. */
-#define DIRECT(name, T)                                                                                                \
+#define SUM_OF(a, b)    ((a) + (b))
+#define LARGER_OF(a, b) ((b) > (a) ? (b) : (a))
+
+/* Types that accumulate in their own arithmetic. Sums are unsigned, because signed overflow is undefined. */
+#define DIRECT(name, T, OF)                                                                                            \
     static void name(void *out, const void *const *in, int arrays, int64_t first, int64_t count)                       \
     {                                                                                                                  \
-        T sum[TILE];                                                                                                   \
-        memcpy(sum, (const T *)in[0] + first, (size_t)count * sizeof(T));                                              \
+        T all[TILE];                                                                                                   \
+        memcpy(all, (const T *)in[0] + first, (size_t)count * sizeof(T));                                              \
         for (int a = 1; a < arrays; a++) {                                                                             \
             const T *term = (const T *)in[a] + first;                                                                  \
-            _Pragma("omp simd") for (int64_t i = 0; i < count; i++) sum[i] += term[i];                                 \
+            _Pragma("omp simd") for (int64_t i = 0; i < count; i++) all[i] = OF(all[i], term[i]);                      \
         }                                                                                                              \
-        memcpy((T *)out + first, sum, (size_t)count * sizeof(T));                                                      \
+        memcpy((T *)out + first, all, (size_t)count * sizeof(T));                                                      \
     }
 
-DIRECT(sum_fp32, float)
-DIRECT(sum_fp64, double)
-DIRECT(sum_int32, uint32_t)
-DIRECT(sum_int64, uint64_t)
-
-static void sum_narrow(void *out, const void *const *in, int arrays, int64_t first, int64_t count, dtype type)
-{
-    float sum[TILE], term[TILE];
-    dtype_convert(sum, DTYPE_FP32, (const uint16_t *)in[0] + first, type, count);
-    for (int a = 1; a < arrays; a++) {
-        dtype_convert(term, DTYPE_FP32, (const uint16_t *)in[a] + first, type, count);
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            sum[i] += term[i];
+/* Types that accumulate in fp32. */
+#define WIDENED(name, type, OF)                                                                                        \
+    static void name(void *out, const void *const *in, int arrays, int64_t first, int64_t count)                       \
+    {                                                                                                                  \
+        float all[TILE], term[TILE];                                                                                   \
+        dtype_convert(all, DTYPE_FP32, (const uint16_t *)in[0] + first, type, count);                                  \
+        for (int a = 1; a < arrays; a++) {                                                                             \
+            dtype_convert(term, DTYPE_FP32, (const uint16_t *)in[a] + first, type, count);                             \
+            _Pragma("omp simd") for (int64_t i = 0; i < count; i++) all[i] = OF(all[i], term[i]);                      \
+        }                                                                                                              \
+        dtype_convert((uint16_t *)out + first, type, all, DTYPE_FP32, count);                                          \
     }
-    dtype_convert((uint16_t *)out + first, type, sum, DTYPE_FP32, count);
-}
 
-static void sum_bf16(void *out, const void *const *in, int arrays, int64_t first, int64_t count)
-{
-    sum_narrow(out, in, arrays, first, count, DTYPE_BF16);
-}
+DIRECT(sum_fp32, float, SUM_OF)
+DIRECT(sum_fp64, double, SUM_OF)
+DIRECT(sum_int32, uint32_t, SUM_OF)
+DIRECT(sum_int64, uint64_t, SUM_OF)
+WIDENED(sum_bf16, DTYPE_BF16, SUM_OF)
+WIDENED(sum_fp16, DTYPE_FP16, SUM_OF)
+DIRECT(max_fp32, float, LARGER_OF)
+DIRECT(max_fp64, double, LARGER_OF)
+DIRECT(max_int32, int32_t, LARGER_OF)
+DIRECT(max_int64, int64_t, LARGER_OF)
+WIDENED(max_bf16, DTYPE_BF16, LARGER_OF)
+WIDENED(max_fp16, DTYPE_FP16, LARGER_OF)
 
-static void sum_fp16(void *out, const void *const *in, int arrays, int64_t first, int64_t count)
-{
-    sum_narrow(out, in, arrays, first, count, DTYPE_FP16);
-}
+typedef void (*tile_reduction)(void *out, const void *const *in, int arrays, int64_t first, int64_t count);
 
-typedef void (*tile_sum)(void *out, const void *const *in, int arrays, int64_t first, int64_t count);
-
-static const tile_sum sums[DTYPE_COUNT] = {
-    [DTYPE_FP32] = sum_fp32, [DTYPE_BF16] = sum_bf16,   [DTYPE_FP16] = sum_fp16,
-    [DTYPE_FP64] = sum_fp64, [DTYPE_INT32] = sum_int32, [DTYPE_INT64] = sum_int64,
+static const struct {
+    tile_reduction sum, maximum;
+} reductions[DTYPE_COUNT] = {
+    [DTYPE_FP32] = {sum_fp32, max_fp32}, [DTYPE_BF16] = {sum_bf16, max_bf16},    [DTYPE_FP16] = {sum_fp16, max_fp16},
+    [DTYPE_FP64] = {sum_fp64, max_fp64}, [DTYPE_INT32] = {sum_int32, max_int32}, [DTYPE_INT64] = {sum_int64, max_int64},
 };
 
 bool comm_sum_takes(dtype type)
 {
-    return sums[type] != NULL;
+    return reductions[type].sum != NULL;
 }
 
-void comm_sum(void *out, const void *const *in, int arrays, int64_t count, dtype type)
+void comm_reduce(void *out, const void *const *in, int arrays, int64_t count, dtype type, bool maximum)
 {
-    MUST(sums[type] && arrays > 0, "no sum of %d arrays of %s", arrays, dtype_name(type));
+    const tile_reduction reduce = maximum ? reductions[type].maximum : reductions[type].sum;
+    MUST(reduce && arrays > 0, "no reduction of %d arrays of %s", arrays, dtype_name(type));
     for (int64_t first = 0; first < count; first += TILE)
-        sums[type](out, in, arrays, first, count - first < TILE ? count - first : TILE);
+        reduce(out, in, arrays, first, count - first < TILE ? count - first : TILE);
 }

@@ -12,9 +12,9 @@ typedef struct comm comm;
 typedef struct comm_group comm_group;
 
 typedef enum comm_kind {
-    COMM_ALL_REDUCE,     /* receive[count] = sum over members of send[count] */
+    COMM_ALL_REDUCE,     /* receive[count] = sum (or maximum) over members of send[count] */
     COMM_ALL_GATHER,     /* receive[count] = the members' parts, in order; send = this member's part */
-    COMM_REDUCE_SCATTER, /* receive = this member's part of the sum of send[count] */
+    COMM_REDUCE_SCATTER, /* receive = this member's part of the sum (or maximum) of send[count] */
     COMM_ALL_TO_ALL,     /* receive[members][own part] = this member's part of each member's send[count], in order */
     /* receive[count] = the root's send[count]; `peer` is the root; at the root send may equal receive */
     COMM_BROADCAST,
@@ -55,6 +55,7 @@ typedef struct comm_call {
     int source;                 /* member index: where a receive comes from */
     const comm_segment *pieces; /* [piece_count]; must live as long as counts; NULL: one tensor */
     int piece_count;
+    bool maximum;  /* a reduction takes the largest of the members' elements; where one is NaN, any of them */
     void *scratch; /* comm_scratch_bytes() bytes, 64-byte aligned; NULL where that is 0 */
     void *stream;  /* a device backend's; NULL on the host */
 } comm_call;
@@ -108,11 +109,12 @@ typedef struct comm_use {
 /* The union of both. */
 comm_use comm_use_of_both(const comm_use *a, const comm_use *b);
 
-/* The sum of several arrays in their order, for reductions: ((a0 + a1) + a2) + ...
+/* The sum of several arrays in their order, for reductions: ((a0 + a1) + a2) + ..., or their maximum.
  *
- * fp32 adds in fp32; bf16 and fp16 are widened to fp32, summed, and rounded once; fp64 adds in fp64; integers wrap.
+ * fp32 adds in fp32; bf16 and fp16 are widened to fp32, summed, and rounded once; fp64 adds in fp64; integers wrap. A
+ * maximum is exact.
  */
 
 bool comm_sum_takes(dtype type);
-/* out[count] = in[0][count] + ... + in[arrays - 1][count]; out may be one of them. */
-void comm_sum(void *out, const void *const *in, int arrays, int64_t count, dtype type);
+/* out[count] = in[0][count] + ... + in[arrays - 1][count], or the largest of these; out may be one of them. */
+void comm_reduce(void *out, const void *const *in, int arrays, int64_t count, dtype type, bool maximum);

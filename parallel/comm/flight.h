@@ -40,6 +40,7 @@ typedef struct flight {
     comm_group *group;
     const comm_call *call; /* only with pieces; else NULL */
     dtype type;
+    bool maximum; /* contributions are reduced to their maximum, not their sum */
     int lanes_used;
     int contributions; /* the first `contributions` lanes bring contributions to this member's part */
     int segments, summed;

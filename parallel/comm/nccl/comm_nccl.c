@@ -66,6 +66,7 @@ typedef struct launch {
     comm_shape shape;
     ncclComm_t handle;
     ncclDataType_t type;
+    ncclRedOp_t reduction;
     int64_t element;
     cudaStream_t stream;
 } launch;
@@ -84,8 +85,8 @@ static bool even(const launch *l)
 
 static void all_reduce(const launch *l)
 {
-    NCCL_MUST(
-        ncclAllReduce(l->call->send, l->call->receive, (size_t)l->call->count, l->type, ncclSum, l->handle, l->stream));
+    NCCL_MUST(ncclAllReduce(l->call->send, l->call->receive, (size_t)l->call->count, l->type, l->reduction, l->handle,
+                            l->stream));
 }
 
 static void all_gather(const launch *l)
@@ -114,8 +115,8 @@ static void reduce_scatter(const launch *l)
     comm_part(&offset, &count, &l->shape, l->shape.me);
     if (even(l)) {
         if (count > 0)
-            NCCL_MUST(ncclReduceScatter(l->call->send, l->call->receive, (size_t)count, l->type, ncclSum, l->handle,
-                                        l->stream));
+            NCCL_MUST(ncclReduceScatter(l->call->send, l->call->receive, (size_t)count, l->type, l->reduction,
+                                        l->handle, l->stream));
         return;
     }
     NCCL_MUST(ncclGroupStart());
@@ -123,8 +124,8 @@ static void reduce_scatter(const launch *l)
         comm_part(&offset, &count, &l->shape, i);
         const char *from = (const char *)l->call->send + offset * l->element;
         if (count > 0)
-            NCCL_MUST(ncclReduce(from, i == l->shape.me ? l->call->receive : NULL, (size_t)count, l->type, ncclSum, i,
-                                 l->handle, l->stream));
+            NCCL_MUST(ncclReduce(from, i == l->shape.me ? l->call->receive : NULL, (size_t)count, l->type, l->reduction,
+                                 i, l->handle, l->stream));
     }
     NCCL_MUST(ncclGroupEnd());
 }
@@ -207,6 +208,7 @@ static void nccl_start(comm_request *out, const comm_call *call)
                       .shape = comm_call_shape(call),
                       .handle = n->handle,
                       .type = types[call->type].type,
+                      .reduction = call->maximum ? ncclMax : ncclSum,
                       .element = dtype_bytes(call->type),
                       .stream = call->stream};
     if (call->pieces)

@@ -62,6 +62,7 @@ typedef struct task {
     void *receive;
     int64_t count;
     dtype type;
+    bool maximum;
     int root; /* or peer */
     int queue;
     double begin, end; /* of its kernel, milliseconds */
@@ -237,7 +238,7 @@ static void sum(const task *t, void *out, const char *all, int64_t stride, int64
     const void *arrays[MEMBERS];
     for (int i = 0; i < t->comm->count; i++)
         arrays[i] = all + (i * stride + first) * dtype_bytes(t->type);
-    comm_sum(out, arrays, t->comm->count, count, t->type);
+    comm_reduce(out, arrays, t->comm->count, count, t->type, t->maximum);
 }
 
 static void collective(task *t)
@@ -494,17 +495,18 @@ static ncclResult_t put(task t, ncclDataType_t type, size_t count, cudaStream_t 
     return ncclSuccess;
 }
 
-static void only_sums(ncclRedOp_t how)
+static bool is_maximum(ncclRedOp_t how)
 {
-    if (how != ncclSum)
-        standin_fail("NCCL: a reduction that is no sum");
+    if (how != ncclSum && how != ncclMax)
+        standin_fail("NCCL: a reduction that is neither a sum nor a maximum");
+    return how == ncclMax;
 }
 
 ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t how,
                            ncclComm_t group, cudaStream_t stream)
 {
-    only_sums(how);
-    return put((task){.comm = group, .kind = ALL_REDUCE, .send = send, .receive = receive}, type, count, stream);
+    return put((task){.comm = group, .kind = ALL_REDUCE, .send = send, .receive = receive, .maximum = is_maximum(how)},
+               type, count, stream);
 }
 
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t group,
@@ -516,8 +518,9 @@ ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDa
 ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t how,
                                ncclComm_t group, cudaStream_t stream)
 {
-    only_sums(how);
-    return put((task){.comm = group, .kind = REDUCE_SCATTER, .send = send, .receive = receive}, type, count, stream);
+    return put(
+        (task){.comm = group, .kind = REDUCE_SCATTER, .send = send, .receive = receive, .maximum = is_maximum(how)},
+        type, count, stream);
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
@@ -531,9 +534,10 @@ ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataT
                         ncclComm_t group, cudaStream_t stream)
 {
     standin_counts.reduced++;
-    only_sums(how);
-    return put((task){.comm = group, .kind = REDUCE, .send = send, .receive = receive, .root = root}, type, count,
-               stream);
+    return put(
+        (task){
+            .comm = group, .kind = REDUCE, .send = send, .receive = receive, .maximum = is_maximum(how), .root = root},
+        type, count, stream);
 }
 
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t group,

@@ -31,7 +31,7 @@ typedef struct job {
     comm_group *group;
     dtype type;
     int64_t count;
-    bool uneven, in_place;
+    bool uneven, in_place, maximum;
     int root;
     unsigned salt;
     comm_call call;
@@ -98,6 +98,13 @@ static void put_sum(void *at, const job *j, int64_t i, bool backwards)
         memcpy(&u32, term, sizeof u32);
         memcpy(&u64, term, sizeof u64);
         float value = j->type == DTYPE_BF16 ? bf16_to_float(half) : j->type == DTYPE_FP16 ? fp16_to_float(half) : f32;
+        int64_t integer = j->type == DTYPE_INT32 ? (int32_t)u32 : (int64_t)u64, most = (int64_t)whole;
+        if (j->maximum) {
+            single = k && single > value ? single : value;
+            twice = k && twice > f64 ? twice : f64;
+            whole = (uint64_t)(k && most > integer ? most : integer);
+            continue;
+        }
         single = k ? single + value : value;
         twice = k ? twice + f64 : f64;
         whole += j->type == DTYPE_INT32 ? u32 : u64;
@@ -145,7 +152,8 @@ static void begin(job *j)
     if (j->uneven)
         divide(j->counts, j->count, n, j->salt);
     comm_call *call = &j->call;
-    *call = (comm_call){.kind = j->kind, .group = g, .type = j->type, .count = j->count, .peer = j->root};
+    *call = (comm_call){
+        .kind = j->kind, .group = g, .type = j->type, .count = j->count, .peer = j->root, .maximum = j->maximum};
     bool parts = j->kind == COMM_ALL_REDUCE || j->kind == COMM_ALL_GATHER || j->kind == COMM_REDUCE_SCATTER ||
                  j->kind == COMM_ALL_TO_ALL;
     call->counts = j->uneven && parts ? j->counts : NULL;
@@ -346,6 +354,7 @@ static void every_kind_type_and_size(bench *b)
                              .count = sizes[s],
                              .uneven = variant & 1,
                              .in_place = in_place,
+                             .maximum = reduces && salt % 4 == 3,
                              .salt = salt};
                     j.root = j.group ? (int)salt % comm_group_ranks(j.group) : 0;
                     salt++;

@@ -198,15 +198,30 @@ TEST(narrow_sums_round_once)
 {
     uint16_t one = float_to_bf16(1), small = float_to_bf16(0x1p-9f), out;
     const void *terms[] = {&one, &small, &small, &small};
-    comm_sum(&out, terms, 3, 1, DTYPE_BF16);
+    comm_reduce(&out, terms, 3, 1, DTYPE_BF16, false);
     assert_int_equal(out, float_to_bf16(1));
-    comm_sum(&out, terms, 4, 1, DTYPE_BF16);
+    comm_reduce(&out, terms, 4, 1, DTYPE_BF16, false);
     assert_int_equal(out, float_to_bf16(1 + 0x1p-7f));
     uint16_t whole = float_to_fp16(2048), unit = float_to_fp16(1);
     const void *halves[] = {&whole, &unit, &unit, &unit};
-    comm_sum(&out, halves, 4, 1, DTYPE_FP16);
+    comm_reduce(&out, halves, 4, 1, DTYPE_FP16, false);
     assert_int_equal(out, float_to_fp16(2052)); /* 2051: a tie between 2050 and 2052 */
+    comm_reduce(&out, halves, 4, 1, DTYPE_FP16, true);
+    assert_int_equal(out, whole);
     assert_false(comm_sum_takes(DTYPE_UINT8));
+}
+
+/* Of integers below zero the largest is not that of their bits. */
+TEST(maxima_have_signs)
+{
+    const int32_t low = -7, high = -3;
+    const float less = -0.5f, more = 0x1p-140f;
+    int32_t whole;
+    float single;
+    comm_reduce(&whole, (const void *const[]){&low, &high, &low}, 3, 1, DTYPE_INT32, true);
+    assert_int_equal(whole, -3);
+    comm_reduce(&single, (const void *const[]){&more, &less}, 2, 1, DTYPE_FP32, true);
+    assert_true(single == more);
 }
 
 int main(void)

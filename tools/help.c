@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "engine/config/config.h"
+#include "engine/config/config_table.h"
 #include "engine/config/nearest.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/page.h"
 #include "tools/families.h"
 #include "tools/options.h"
@@ -101,6 +103,24 @@ static void list(FILE *out)
             fprintf(out, "  %-28s%s\n", topics[i].name, topics[i].summary);
 }
 
+/* Prints the lines of topics, and then the keys, that have the word in any case; false: there are none. */
+static bool print_found(const char *word)
+{
+    bool found = false;
+    for (int i = 0; i < TOPICS; i++)
+        for (const char *line = topics[i].text; line && *line;) {
+            const int length = (int)strcspn(line, "\n");
+            AUTO_FREE char *one = must_format("%.*s", length, line);
+            if (strcasestr(one, word) && printf("%-16s%s\n", topics[i].name, one + strspn(one, " ")))
+                found = true;
+            line += length + (line[length] == '\n');
+        }
+    for (int i = 0; i < config_table_rows(); i++)
+        if (strcasestr(config_table_row(i)->key, word) || strcasestr(config_table_row(i)->doc, word))
+            found |= config_help_about(stdout, config_table_row(i)->key);
+    return found;
+}
+
 static int print_topic(const char *name)
 {
     nearest n = {.wanted = name};
@@ -121,7 +141,7 @@ static int print_topic(const char *name)
         snprintf(own, sizeof own, "%s", name);
         return command->main(2, arguments);
     }
-    if (config_help_about(stdout, name))
+    if (config_help_about(stdout, name) || (*name && print_found(name)))
         return STATUS_OK;
     const char *meant = nearest_word(&n);
     if (meant)

@@ -227,6 +227,17 @@ TEST(an_unknown_topic_is_refused_with_the_one_meant)
     launch_free(&r);
 }
 
+/* A word that is no topic is looked for in the lines of topics and in keys with what they say. */
+TEST(a_word_is_searched_in_topics_and_keys)
+{
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(20, "%s help STRAGGLER; %s help yarn", program, program);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "glossary        slow rank            a straggler (run.slow_ratio)\n"));
+    assert_non_null(strstr(r.out, "model.rope_scaling.kind"));
+    launch_free(&r);
+}
+
 TEST(the_manual_has_every_command_option_and_key)
 {
     AUTO_FREE char *manual = help_on("man"), *program = launch_beside("../phalanx");

@@ -1,6 +1,7 @@
 #include "engine/islands/wire/gate.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ struct gate {
     connection *list; /* ordered by arrival */
     origin *origins;  /* [most]: one for each possible connection */
     double swept;
+    int nothing, held; /* /dev/null, and the descriptor that becomes a connection's while it is looked at */
 };
 
 int gate_most(int64_t descriptors)
@@ -49,9 +51,12 @@ status gate_open(gate **out, void *zmq, void *socket)
     g->most = gate_most(limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur);
     g->list = must_calloc((unsigned long)g->most, sizeof *g->list);
     g->origins = must_calloc((unsigned long)g->most, sizeof *g->origins);
+    g->nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    g->held = dup(g->nothing);
     g->events = zmq_socket(zmq, ZMQ_PAIR);
     int all = 0;
-    bool works = zmq_socket_monitor(socket, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) == 0 && g->events &&
+    bool works = g->held >= 0 && zmq_socket_monitor(socket, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) == 0 &&
+                 g->events &&
                  zmq_setsockopt(g->events, ZMQ_RCVHWM, &all, sizeof all) == 0 && /* so that no event is lost */
                  zmq_setsockopt(g->events, ZMQ_LINGER, &all, sizeof all) == 0 && zmq_connect(g->events, name) == 0;
     if (!works)
@@ -67,6 +72,8 @@ void gate_close(gate *g)
     zmq_socket_monitor(g->socket, NULL, 0);
     if (g->events)
         zmq_close(g->events);
+    close(g->held);
+    close(g->nothing);
     free(g->origins);
     free(g->list);
     free(g);
@@ -88,28 +95,22 @@ static bool split_ip(char host[ADDRESS], int *port, const struct sockaddr_storag
     return (at->ss_family == AF_INET || at->ss_family == AF_INET6) && inet_ntop(at->ss_family, bytes, host, ADDRESS);
 }
 
-/* Duplicates `fd`, if it is a connection to the port now; -1: it is not. ZeroMQ may have closed it, and its number may
- * have been reused. */
-static int dup_connection(char from[ADDRESS], int fd, int port)
+/* True if `fd` is a connection to the port now, and whose it is; `cut`: then it is shut down, and ZeroMQ sees its end
+ * and closes it. ZeroMQ may have closed it, and its number may have been reused: what is looked at is a duplicate, on a
+ * descriptor that the gate has, since there may be no other left. */
+static bool look_at_connection(const gate *g, char from[ADDRESS], int fd, int port, bool cut)
 {
     struct sockaddr_storage own, peer;
     socklen_t a = sizeof own, b = sizeof peer;
     char host[ADDRESS];
-    int here = -1, there, copy = dup(fd);
-    bool ours = copy >= 0 && getsockname(copy, (struct sockaddr *)&own, &a) == 0 && split_ip(host, &here, &own) &&
-                here == port && getpeername(copy, (struct sockaddr *)&peer, &b) == 0 && split_ip(from, &there, &peer);
-    if (!ours && copy >= 0)
-        close(copy);
-    return ours ? copy : -1;
-}
-
-/* Shuts the connection down; ZeroMQ sees its end and closes it. */
-static void shut_down(int fd, int port)
-{
-    char from[ADDRESS];
-    AUTO_CLOSE own = dup_connection(from, fd, port);
-    if (own >= 0)
-        shutdown(own, SHUT_RDWR);
+    int here = -1, there;
+    bool ours = dup3(fd, g->held, O_CLOEXEC) >= 0 && getsockname(g->held, (struct sockaddr *)&own, &a) == 0 &&
+                split_ip(host, &here, &own) && here == port &&
+                getpeername(g->held, (struct sockaddr *)&peer, &b) == 0 && split_ip(from, &there, &peer);
+    if (ours && cut)
+        shutdown(g->held, SHUT_RDWR);
+    (void)dup3(g->nothing, g->held, O_CLOEXEC);
+    return ours;
 }
 
 /* ---- all connections --------------------------------------------------------------------------------------------- */
@@ -136,8 +137,7 @@ static void sweep_connections(gate *g, int port)
     g->swept = now;
     for (int i = g->count - 1; i >= 0; i--) {
         char from[ADDRESS];
-        AUTO_CLOSE own = dup_connection(from, g->list[i].fd, port);
-        if (own < 0 || strcmp(from, g->list[i].origin->from) != 0)
+        if (!look_at_connection(g, from, g->list[i].fd, port, false) || strcmp(from, g->list[i].origin->from) != 0)
             drop_connection(g, i);
     }
 }
@@ -167,7 +167,7 @@ static void cut_busiest(gate *g, char from[ADDRESS], int port)
     while (g->list[last].origin != most)
         last--;
     memcpy(from, most->from, ADDRESS);
-    shut_down(g->list[last].fd, port);
+    look_at_connection(g, (char[ADDRESS]){0}, g->list[last].fd, port, true);
     drop_connection(g, last);
 }
 
@@ -176,8 +176,7 @@ static bool admit_connection(gate *g, char from[ADDRESS], int fd, int port)
 {
     char host[ADDRESS];
     bool cut_one = false;
-    AUTO_CLOSE own = dup_connection(host, fd, port);
-    if (own < 0)
+    if (!look_at_connection(g, host, fd, port, false))
         return false;         /* gone already */
     forget_descriptor(g, fd); /* its end event was missed */
     const origin *known = find_origin(g, host);
@@ -190,7 +189,7 @@ static bool admit_connection(gate *g, char from[ADDRESS], int fd, int port)
     origin *o = find_origin(g, host);
     if (o->count >= g->most / 2) {
         memcpy(from, host, ADDRESS);
-        shut_down(fd, port);
+        look_at_connection(g, host, fd, port, true);
         return true;
     }
     if (o->count++ == 0)

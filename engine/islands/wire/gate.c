@@ -51,7 +51,7 @@ status gate_open(gate **out, void *zmq, void *socket)
     g->most = gate_most(limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur);
     g->list = must_calloc((unsigned long)g->most, sizeof *g->list);
     g->origins = must_calloc((unsigned long)g->most, sizeof *g->origins);
-    g->nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    g->nothing = open("/dev/null", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     g->held = dup(g->nothing);
     g->events = zmq_socket(zmq, ZMQ_PAIR);
     int all = 0;
@@ -95,7 +95,7 @@ static bool split_ip(char host[ADDRESS], int *port, const struct sockaddr_storag
     return (at->ss_family == AF_INET || at->ss_family == AF_INET6) && inet_ntop(at->ss_family, bytes, host, ADDRESS);
 }
 
-/* True if `fd` is a connection to the port now, and whose it is; `cut`: then it is shut down, and ZeroMQ sees its end
+/* True if `fd` is a connection to the port now, from that address; `cut`: then it is shut down, and ZeroMQ sees its end
  * and closes it. ZeroMQ may have closed it, and its number may have been reused: what is looked at is a duplicate, on a
  * descriptor that the gate has, since there may be no other left. */
 static bool look_at_connection(const gate *g, char from[ADDRESS], int fd, int port, bool cut)

@@ -170,7 +170,7 @@ static status replace_file(const char *path, const void *data, int64_t bytes, mo
     retry r = {0};
     status s;
     do {
-        atomic_file *f;
+        atomic_file *f = NULL;
         TRY(open_new(&f, path, mode));
         s = write_bytes(f, data, bytes); /* writes past the buffer, needless for one write */
         if (s == STATUS_OK)

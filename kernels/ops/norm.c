@@ -13,7 +13,7 @@ static void check_norm(const op *o, const tensor *x, const tensor *w, const tens
 
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, record_norm_of n)
 {
-    op like = {.kind = OP_rmsnorm, .in = {x, n.w, residual}, .at.norm = {n.epsilon, n.offset}};
+    op like = {.kind = OP_rmsnorm, .in = {x, n.w, residual}, .at.norm = {.epsilon = n.epsilon, .offset = n.offset}};
     if (n.b)
         like = (op){.kind = OP_layernorm, .in = {x, n.w, n.b, residual}, .at.norm.epsilon = n.epsilon};
     int s = n.b ? 3 : 2;
@@ -50,7 +50,7 @@ static void gradient_norm(recorder *r, const op *o, tensor *const *cotangent, te
     tensor *dx = addend;
     if (dy) {
         tensor *sum = recorder_use(r, o->out[s] ? o->out[s] : x), *rstd = recorder_use(r, o->out[1]);
-        op like = {.kind = OP_rmsnorm_grad, .at.norm = {o->at.norm.epsilon, o->at.norm.offset}};
+        op like = {.kind = OP_rmsnorm_grad, .at.norm = {.epsilon = o->at.norm.epsilon, .offset = o->at.norm.offset}};
         uint8_t also = 0;
         like.out[1] = recorder_gradient(r, w, &like.at.accumulate);
         like.out[2] = b ? recorder_gradient(r, b, &also) : NULL;

@@ -27,6 +27,7 @@ EMBED(help_columns, "tools/help/columns.txt");
 EMBED(help_megatron, "tools/help/megatron.txt");
 EMBED(help_glossary, "tools/help/glossary.txt");
 EMBED(help_storage, "tools/help/storage.txt");
+EMBED(help_messages, "tools/help/messages.txt");
 
 /* ---- output for programs ---- */
 
@@ -74,6 +75,7 @@ static const struct {
               {"data", "from text to samples", help_data, NULL},
               {"storage", "objects of a store, s3://BUCKET/KEY", help_storage, NULL},
               {"troubleshooting", "what to look at when a run hangs, fails or is slow", help_troubleshooting, NULL},
+              {"messages", "words of an error, and what to do", help_messages, NULL},
               {"columns", "what the columns on the screen and in a run's files mean", help_columns, NULL},
               {"megatron", "from Megatron-LM: its flags, and the keys that do the same", help_megatron, NULL},
               {"glossary", "our words, and the field's", help_glossary, NULL},
@@ -141,9 +143,11 @@ static int print_topic(const char *name)
         snprintf(own, sizeof own, "%s", name);
         return command->main(2, arguments);
     }
-    if (config_help_about(stdout, name) || (*name && print_found(name)))
+    const char *key = nearest_meaning(name), *meant = nearest_word(&n);
+    if (config_help_about(stdout, key ? key : name) || (*name && print_found(name)))
         return STATUS_OK;
-    const char *meant = nearest_word(&n);
+    if (!meant)
+        meant = config_table_nearest(name);
     if (meant)
         log_error("no topic %.60s; did you mean %s?", name, meant);
     else

@@ -180,7 +180,9 @@ static status unknown(const options_command *c, const char *text)
     for (int i = 0; i < c->rows; i++)
         nearest_offer(&n, c->row[i].name);
     nearest_offer(&n, "--help");
-    const char *meant = nearest_word(&n), *key = nearest_meaning(name);
+    const char *meant = nearest_word(&n), *key = NULL;
+    if (strstr(c->operands, "key=value"))
+        key = meant ? nearest_meaning(name) : config_table_nearest(name);
     return key && strchr(key, '.') ? status_fail(STATUS_USAGE, "unknown option %s; did you mean %s=VALUE?", name, key)
            : meant                 ? status_fail(STATUS_USAGE, "unknown option %s; did you mean %s?", name, meant)
                    : status_fail(STATUS_USAGE, "unknown option %s; `phalanx %s --help` lists them", name, c->name);
@@ -213,11 +215,22 @@ static status check_operands(const options_command *c, int count, char **argv)
     return STATUS_OK;
 }
 
+/* Prints the help through $PAGER, or less, where somebody sits before a terminal; else plainly. */
+static void page_help(const options_command *c)
+{
+    FILE *pager = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)
+                      ? popen("LESS=${LESS:-FRX} ${PAGER:-less} 2>/dev/null || cat", "w")
+                      : NULL;
+    options_help(pager ? pager : stdout, c);
+    if (pager)
+        pclose(pager);
+}
+
 /* Returns the exit status. A subject that is unknown to the command may be any word after --help. */
 static int say_help(const options_command *c, const char *subject)
 {
     if (!subject || !c->help_about || *subject == '-') {
-        options_help(stdout, c);
+        page_help(c);
         return STATUS_OK;
     }
     if (c->help_about(stdout, subject))
@@ -273,7 +286,8 @@ int options_exit(status s)
 
 options_said options_said_of(int operands, char *const *operand)
 {
-    bool keys = operands > 0 && strchr(operand[0], '=') && access(operand[0], F_OK) != 0;
+    bool keys = operands > 0 && (strchr(operand[0], '=') || config_table_find(operand[0]) >= 0) &&
+                access(operand[0], F_OK) != 0;
     return (options_said){
         .file = keys || operands == 0 ? NULL : operand[0], .overrides = operands - !keys, .override = operand + !keys};
 }

@@ -72,7 +72,7 @@ typedef struct options_said {
     char *const *override;
 } options_said;
 
-/* Splits operands; the first one is an override, not a file, if it is a key=value. */
+/* Splits operands; the first one is an override, not a file, if it is a key=value or, with its = forgotten, a key. */
 options_said options_said_of(int operands, char *const *operand);
 
 /* Reads argv[1..argc-1]: `--name value`, `--name=value`, `--` ends the options, a lone `-` is an operand. Returns

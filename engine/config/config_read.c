@@ -29,22 +29,29 @@ typedef struct reader {
     yaml_document_t *document;
     const char *file; /* NULL: overrides */
     bool stored;      /* phalanx has written it: no includes, no variables */
+    const char *key;  /* of the override that is read */
     const struct reader *includer;
-    int argument;              /* line of the override on the command line */
-    int seen[CONFIG_MAX_KEYS]; /* line or argument of each row in this source; 0: not yet seen */
+    int seen[CONFIG_MAX_KEYS]; /* line of each row in this source; 0: not yet seen */
 } reader;
 
-static int line_of(const reader *r, const yaml_node_t *node)
+static int line_of(const yaml_node_t *node)
 {
-    return r->file ? (int)node->start_mark.line + 1 : r->argument;
+    return (int)node->start_mark.line + 1;
 }
 
-/* Prefixes a failure's message with "FILE:LINE" or, for an override, "argument LINE". */
+/* Prefixes a failure's message with "FILE:LINE". That of an override names its key: where it was typed is nobody's
+ * count. */
 static status at_line(const reader *r, int line, status s)
 {
     if (s == STATUS_OK)
         return s;
-    return r->file ? status_context(s, "%s:%d", r->file, line) : status_context(s, "argument %d", line);
+    return r->file ? status_context(s, "%s:%d", r->file, line) : status_context(s, "command line");
+}
+
+/* The same for a text that is not understood, in which no key has been read. */
+static status at_text(const reader *r, int line, status s)
+{
+    return at_line(r, line, r->file ? s : status_context(s, "%s", r->key));
 }
 
 static status fail_unknown_key(const reader *r, const char *key, const yaml_node_t *node)
@@ -54,7 +61,7 @@ static status fail_unknown_key(const reader *r, const char *key, const yaml_node
     const char *meant = config_table_nearest(key);
     status s = meant ? status_fail(STATUS_USAGE, "unknown key %s; did you mean %s?", quoted, meant)
                      : status_fail(STATUS_USAGE, "unknown key %s; `phalanx train --help` lists all keys", quoted);
-    return at_line(r, line_of(r, node), s);
+    return at_line(r, line_of(node), s);
 }
 
 /* ---- ${VARIABLE} in paths ---------------------------------------------------------------------------------------- */
@@ -138,10 +145,11 @@ static status set_key(reader *r, int row, const yaml_node_t *key, yaml_node_t *v
     const char *name = config_table_row(row)->key;
     config_type type = config_table_row(row)->type;
     if (r->seen[row])
-        return at_line(r, line_of(r, key),
-                       status_fail(STATUS_USAGE, "%s is given twice (first in %s %d); keep one", name,
-                                   r->file ? "line" : "argument", r->seen[row]));
-    r->seen[row] = line_of(r, key);
+        return at_line(
+            r, line_of(key),
+            r->file ? status_fail(STATUS_USAGE, "%s is given twice (first in line %d); keep one", name, r->seen[row])
+                    : status_fail(STATUS_USAGE, "%s is given twice; keep one", name));
+    r->seen[row] = line_of(key);
     status s = STATUS_OK;
     if (type == CONFIG_TYPE_STRING ||
         type == CONFIG_TYPE_SOURCES) /* addresses would put a password into the run's files */
@@ -149,7 +157,7 @@ static status set_key(reader *r, int row, const yaml_node_t *key, yaml_node_t *v
     if (s == STATUS_OK)
         s = config_value_set(r->config, config_table_row(row), r->document, value);
     if (s != STATUS_OK)
-        return at_line(r, line_of(r, key), status_context(s, "%s", name));
+        return at_line(r, line_of(key), status_context(s, "%s", name));
     r->config->given[row] = true;
     return STATUS_OK;
 }
@@ -179,7 +187,7 @@ static status skip_retired(const reader *r, int i, const yaml_node_t *key, const
     if (none || config_value_is_null(value))
         return STATUS_OK;
     if (!is_of_run(r))
-        return at_line(r, line_of(r, key), status_fail(STATUS_USAGE, "%s: %s", retired[i].gone, retired[i].instead));
+        return at_line(r, line_of(key), status_fail(STATUS_USAGE, "%s: %s", retired[i].gone, retired[i].instead));
     log_warn("%s: %s: %s", r->file, retired[i].gone, retired[i].now);
     return STATUS_OK;
 }
@@ -223,7 +231,7 @@ static status read_node(reader *r, const char *path, const yaml_node_t *key, yam
     if (config_value_is_null(value))
         return STATUS_OK; /* a section with all keys commented out */
     const char *what = *path ? path : "a configuration";
-    return at_line(r, line_of(r, key),
+    return at_line(r, line_of(key),
                    status_fail(STATUS_USAGE, "%s is a section: expected keys with values under it", what));
 }
 
@@ -269,7 +277,7 @@ static status read_included(reader *r, yaml_node_t *root)
             yaml_node_t *one = list ? yaml_document_get_node(d, value->data.sequence.items.start[i]) : value;
             status s = include_one(r, one);
             if (s != STATUS_OK)
-                return at_line(r, line_of(r, key), status_context(s, include_key));
+                return at_line(r, line_of(key), status_context(s, include_key));
         }
     }
     return STATUS_OK;
@@ -292,7 +300,7 @@ static status fail_syntax(const reader *r, const yaml_parser_t *parser, const ch
                            parser->context ? ", " : "", parser->problem ? parser->problem : "");
     if (parser->error == YAML_MEMORY_ERROR || !parser->problem) /* libyaml does not always set MEMORY_ERROR */
         return status_fail(STATUS_FAILED, "out of memory reading YAML");
-    return at_line(r, r->file ? line_of_error(parser, text, bytes) : r->argument, s);
+    return at_text(r, line_of_error(parser, text, bytes), s);
 }
 
 /* Loads the parser's only document and reads its keys below `path`. */
@@ -307,15 +315,14 @@ static status read_document(reader *r, yaml_parser_t *parser, const char *path, 
     if (root && (s = read_included(r, root)) == STATUS_OK)
         s = read_node(r, path, root, root);
     else if (!root && !r->file)
-        s = at_line(r, r->argument, status_fail(STATUS_USAGE, "%s: no value after the =", path));
+        s = at_line(r, 0, status_fail(STATUS_USAGE, "%s: no value after the =", path));
     if (s == STATUS_OK && root) {
         if (!yaml_parser_load(parser, &rest)) {
             s = fail_syntax(r, parser, text, bytes);
         } else {
             yaml_node_t *second = yaml_document_get_root_node(&rest);
             if (second)
-                s = at_line(r, line_of(r, second),
-                            status_fail(STATUS_USAGE, "a second document begins here; keep one"));
+                s = at_text(r, line_of(second), status_fail(STATUS_USAGE, "a second document begins here; keep one"));
             yaml_document_delete(&rest);
         }
     }
@@ -346,7 +353,7 @@ static status check_depth(reader *r, const char *text, size_t bytes)
     yaml_parser_delete(&parser);
     return depth <= DEEPEST
                ? STATUS_OK
-               : at_line(r, r->file ? line : r->argument,
+               : at_text(r, line,
                          status_fail(STATUS_USAGE, "nested more than %d deep: this is no configuration", DEEPEST));
 }
 
@@ -384,10 +391,9 @@ static status read_override(reader *r, const char *text, const char *next)
     char quoted[CONFIG_VALUE_QUOTE], path[KEY_BYTES];
     config_value_quote(quoted, text);
     if (next && !strchr(next, '=') && config_table_find(text) >= 0)
-        return at_line(r, r->argument,
-                       status_fail(STATUS_USAGE, "a key and its value are one word: %s=%s", quoted, next));
+        return at_line(r, 0, status_fail(STATUS_USAGE, "a key and its value are one word: %s=%s", quoted, next));
     if (!equals || equals == text || text[0] == '-')
-        return at_line(r, r->argument, status_fail(STATUS_USAGE, "expected section.key=value, not %s", quoted));
+        return at_line(r, 0, status_fail(STATUS_USAGE, "expected section.key=value, not %s", quoted));
     size_t length = (size_t)(equals - text);
     if (length >= KEY_BYTES)
         length = KEY_BYTES - 1;
@@ -397,6 +403,7 @@ static status read_override(reader *r, const char *text, const char *next)
         static const yaml_node_t nowhere;
         return fail_unknown_key(r, path, &nowhere);
     }
+    r->key = path;
     /* An empty value, "key=", would be an empty YAML stream: read it as null. */
     const char *value = equals[1 + strspn(equals + 1, " ")] ? equals + 1 : "null";
     return read_yaml(r, path, value, strlen(value));
@@ -405,10 +412,8 @@ static status read_override(reader *r, const char *text, const char *next)
 status config_read_overrides(config *c, int count, char *const *override)
 {
     reader r = {.config = c};
-    for (int i = 0; i < count; i++) {
-        r.argument = i + 1;
+    for (int i = 0; i < count; i++)
         TRY(read_override(&r, override[i], i + 1 < count ? override[i + 1] : NULL));
-    }
     return STATUS_OK;
 }
 

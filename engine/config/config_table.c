@@ -6,6 +6,8 @@
 #include "engine/config/nearest.h"
 #include "kernels/compress.h"
 #include "kernels/record/storage.h"
+#include "memory/log.h"
+#include "memory/scope.h"
 
 #define AT(member) offsetof(config, member)
 /* Upper limits of integers: a range is doubles, which are exact up to 2^53. */
@@ -361,9 +363,27 @@ bool config_table_is_section(const char *name)
 }
 
 /* Sections as words of their own, so that "trian" finds "train" and "model.rope_scale" finds "model.rope_scaling". */
-static const char *const sections[] = {
-    "model",      "model.rope_scaling", "data",     "train", "optimizer", "parallel", "memory", "outer",
-    "checkpoint", "checkpoint.export",  "evaluate", "run",   "run.spike", "debug",    "profile"};
+static const config_section sections[] = {
+    {"model", "its family and sizes, a preset, another's weights to begin with"},
+    {"model.rope_scaling", "how a model was made to read more tokens than it was trained on"},
+    {"data", "what is read, with which tokenizer, in which order, and where it is kept"},
+    {"train", "steps, batches, precision, device, what may differ from run to run"},
+    {"optimizer", "its rule, the learning rate and its course, what it remembers"},
+    {"parallel", "how ranks share the work: tensor, context, expert, pipeline and data"},
+    {"memory", "what is computed again or moved to the host so that a step fits"},
+    {"outer", "islands: several jobs that merge over slow links"},
+    {"checkpoint", "how often, how many, where else, and what a run resumes from"},
+    {"checkpoint.export", "Hugging Face folders made beside training"},
+    {"evaluate", "how often, and how much, of data.validation"},
+    {"run", "the run's folder, what it writes there, how long it waits for whom"},
+    {"run.spike", "what happens when the loss jumps"},
+    {"debug", "gradients written to files"},
+    {"profile", "steps that a profiler of GPUs sees"}};
+
+const config_section *config_table_section(int i)
+{
+    return i < (int)(sizeof sections / sizeof *sections) ? &sections[i] : NULL;
+}
 
 static const char *last_part(const char *key)
 {
@@ -371,8 +391,11 @@ static const char *last_part(const char *key)
     return dot ? dot + 1 : key;
 }
 
-const char *config_table_nearest(const char *key)
+const char *config_table_nearest(const char *typed)
 {
+    AUTO_FREE char *key = must_strdup(typed + strspn(typed, "-"));
+    for (char *dash; (dash = strchr(key, '-'));)
+        *dash = '_';
     /* The right key in the wrong section is meant more often than a key that is spelt alike. */
     for (int i = 0; i < ROWS; i++)
         if (strcmp(last_part(rows[i].key), last_part(key)) == 0)
@@ -382,7 +405,7 @@ const char *config_table_nearest(const char *key)
     nearest n = {.wanted = key};
     for (int i = 0; i < ROWS; i++)
         nearest_offer(&n, rows[i].key);
-    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
-        nearest_offer(&n, sections[i]);
+    for (int i = 0; config_table_section(i); i++)
+        nearest_offer(&n, sections[i].name);
     return nearest_word(&n);
 }

@@ -48,6 +48,11 @@ int config_table_rows(void);
 const config_row *config_table_row(int index);
 /* -1 if there is no such key. */
 int config_table_find(const char *key);
+/* A section and what its keys are about, in one line; NULL past the last one. */
+typedef struct config_section {
+    const char *name, *doc;
+} config_section;
+const config_section *config_table_section(int i);
 /* True for "model", "model.rope_scaling" and "": names that hold keys. */
 bool config_table_is_section(const char *name);
 /* Returns the key or section that was probably meant, or NULL. */

@@ -131,7 +131,12 @@ static void help_key(FILE *out, const config_row *row)
 
 void config_help(FILE *out)
 {
-    fputs("Configuration keys (in the file as section: {key: value}, on the command line as section.key=value):\n",
+    fputs("Groups of configuration keys; all keys are below. `phalanx train --help GROUP` has one group, `phalanx help "
+          "WORD`\nwhat is said of a word, `phalanx help configuration` how files are written:\n\n",
+          out);
+    for (int i = 0; config_table_section(i); i++)
+        fprintf(out, "  %-20s%s\n", config_table_section(i)->name, config_table_section(i)->doc);
+    fputs("\nConfiguration keys (in the file as section: {key: value}, on the command line as section.key=value):\n",
           out);
     for (int i = 0; i < config_table_rows(); i++) {
         const config_row *row = config_table_row(i);

@@ -14,9 +14,9 @@
 #include "tools/tools.h"
 #include "tests/test.h"
 
-static const char *const topics[] = {"configuration", "planning", "layout",   "memory", "multi-node",
-                                     "islands",       "recovery", "gpu",      "data",   "troubleshooting",
-                                     "columns",       "megatron", "glossary", "storage"};
+static const char *const topics[] = {"configuration", "planning", "layout",   "memory",  "multi-node",
+                                     "islands",       "recovery", "gpu",      "data",    "troubleshooting",
+                                     "columns",       "megatron", "glossary", "storage", "messages"};
 enum { TOPICS = sizeof topics / sizeof *topics };
 
 static void run_well(double limit, const char *top, const char *line)
@@ -170,6 +170,52 @@ TEST(no_line_is_wider_than_a_terminal)
     }
 }
 
+/* The words on the left are those of the sources. */
+TEST(messages_are_those_that_are_said)
+{
+    AUTO_FREE char *text = help_on("messages");
+    int count = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        char *end = strncmp(line, "  ", 2) == 0 ? strstr(line + 2, "  ") : NULL;
+        if (!end)
+            continue;
+        *end = 0;
+        launch_result r = launch_run(20, "grep -rqF --include=*.c -- \"%s\" engine tools", line + 2);
+        if (r.status)
+            fail_msg("nothing says \"%s\"", line + 2);
+        launch_free(&r);
+        count++;
+    }
+    assert_true(count >= 12);
+}
+
+/* Groups come first, a line each, and every key has its group; nothing pages where no terminal is. */
+TEST(train_help_begins_with_the_groups)
+{
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(20, "PAGER='echo paged' %s train --help", program);
+    assert_int_equal(r.status, 0);
+    assert_null(strstr(r.out, "paged"));
+    char *groups = strstr(r.out, "\nGroups of configuration keys"), *keys = strstr(r.out, "\nConfiguration keys");
+    assert_true(groups && keys && groups < keys);
+    *keys = 0;
+    for (int i = 0; config_table_section(i); i++) {
+        AUTO_FREE char *line = must_format("\n  %s ", config_table_section(i)->name);
+        assert_non_null(strstr(groups, line));
+        assert_true(config_table_is_section(config_table_section(i)->name));
+    }
+    for (int i = 0; i < config_table_rows(); i++) {
+        AUTO_FREE char *line =
+            must_format("\n  %.*s ", (int)strcspn(config_table_row(i)->key, "."), config_table_row(i)->key);
+        assert_non_null(strstr(groups, line));
+    }
+    launch_free(&r);
+    r = launch_run(20, "PAGER='cat; echo paged' script -qec '%s train --help' /dev/null </dev/null", program);
+    if (r.status == 0 && !strstr(r.out, "Groups of configuration keys"))
+        fail_msg("on a terminal: %.200s", r.out);
+    launch_free(&r);
+}
+
 /* train --help SECTION, and `help` of a section or a key: those keys and no others. */
 TEST(help_of_a_section_is_its_keys)
 {
@@ -181,6 +227,16 @@ TEST(help_of_a_section_is_its_keys)
         {"plan --help run.spike", "  run.spike.zscore: ", "run.folder", 0},
         {"help optimizer.lr", "  optimizer.lr: a number", "optimizer.min_lr", 0},
         {"help run", "  run.folder: ", "debug.", 0},
+        {"help learning_rate", "  optimizer.lr: a number", "no topic", 0},
+        {"help NoSuchBucket", "AWS_ENDPOINT_URL", "no topic", 0},
+        {"help optimzer", "did you mean optimizer?", "lists them", 2},
+        {"plan --max-steps=3", "did you mean train.steps=VALUE?", "lists them", 2},
+        {"plan --train.steps 3", "did you mean train.steps=VALUE?", "lists them", 2},
+        {"inspect --max-steps 3", "`phalanx inspect --help` lists them", "train.steps", 2},
+        {"plan train.steps 100", "train.steps=100", "argument 1", 2},
+        {"plan train.device=gpu", "did you mean cuda?", "argument", 2},
+        {"plan model.architecture=gemma3", "did you mean gemma3_text?", "argument", 2},
+        {"evaluate", "did you mean eval?", "lists them", 2},
         {"train --help optimzer", "no key and no section optimzer; did you mean optimizer?", "optimizer.lr:", 2},
         {"train --help opt", "no key and no section opt", "optimizer.lr:", 2}};
     AUTO_FREE char *program = launch_beside("../phalanx");

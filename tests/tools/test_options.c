@@ -75,7 +75,7 @@ TEST(wrong_usage_is_refused_in_one_exact_line)
         {{"a", "--tokesn", "3"}, "unknown option --tokesn; did you mean --tokens?"},
         {{"a", "--tokesn=3"}, "unknown option --tokesn; did you mean --tokens?"},
         {{"a", "--token"}, "unknown option --token; did you mean --tokens?"},
-        {{"a", "--num-layers", "3"}, "unknown option --num-layers; did you mean model.layers=VALUE?"},
+        {{"a", "--num-layers", "3"}, "unknown option --num-layers; `phalanx generate --help` lists them"},
         {{"a", "--quantum"}, "unknown option --quantum; `phalanx generate --help` lists them"},
         {{"a", "-x"}, "unknown option -x; `phalanx generate --help` lists them"},
         {{"a", "--tokens"}, "--tokens: expected an integer from 1 to 1000 after it"},

@@ -112,7 +112,7 @@ TEST(overrides_win_over_the_file)
     config_free(&c);
     const char *twice[] = {"train.steps=7", "train.seed=1", "train.steps=8"};
     assert_int_equal(parse(&c, SMALL, 3, twice), STATUS_USAGE);
-    assert_string_equal(status_message(), "argument 3: train.steps is given twice (first in argument 1); keep one");
+    assert_string_equal(status_message(), "command line: train.steps is given twice; keep one");
 }
 
 TEST(keys_beside_a_preset_override_it_in_any_order)
@@ -322,12 +322,38 @@ TEST(every_alias_leads_to_a_key)
     }
 }
 
+/* The keys that TrainingArguments and Megatron's flags are most used for: each leads to a key, not to a section. */
+TEST(other_trainers_keys_lead_to_ours)
+{
+    static const char words[] =
+        "output_dir model_name_or_path config_name tokenizer_name train_file validation_file block_size max_seq_length "
+        "per_device_train_batch_size gradient_accumulation_steps learning_rate weight_decay adam_beta1 adam_beta2 "
+        "adam_epsilon max_grad_norm num_train_epochs max_steps lr_scheduler_type warmup_ratio warmup_steps "
+        "logging_steps save_strategy save_steps save_total_limit seed bf16 fp16 tf32 torch_dtype eval_strategy "
+        "eval_steps run_name report_to optim deepspeed fsdp gradient_checkpointing resume_from_checkpoint n_layer "
+        "n_head n_embd tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size "
+        "expert-model-parallel-size sequence-parallel num-layers-per-virtual-pipeline-stage num-layers hidden-size "
+        "ffn-hidden-size num-attention-heads num-query-groups kv-channels max-position-embeddings rotary-base "
+        "norm-epsilon untie-embeddings-and-output-weights num-experts moe-router-topk moe-aux-loss-coeff "
+        "micro-batch-size global-batch-size rampup-batch-size seq-length train-iters train-samples lr min-lr "
+        "lr-decay-style lr-warmup-iters lr-warmup-fraction clip-grad hidden-dropout use-distributed-optimizer "
+        "recompute-granularity recompute-activations initial-loss-scale data-path tokenizer-model eval-interval "
+        "eval-iters log-interval save-interval save load tensorboard-dir data-cache-path distributed-timeout-minutes";
+    AUTO_FREE char *all = must_strdup(words);
+    for (char *word = strtok(all, " "); word; word = strtok(NULL, " ")) {
+        const char *key = config_table_nearest(word);
+        if (!key || config_table_find(key) < 0)
+            fail_msg("%s leads to %s", word, key ? key : "nothing");
+    }
+}
+
+/* The message names the key, which is the one word that a reader can look for, wherever it was typed. */
 TEST(a_key_and_its_value_are_one_word)
 {
     config c = {0};
     char key[] = "train.steps", value[] = "100", *words[] = {key, value};
     assert_int_equal(config_read_overrides(&c, 2, words), STATUS_USAGE);
-    assert_string_equal(status_message(), "argument 1: a key and its value are one word: train.steps=100");
+    assert_string_equal(status_message(), "command line: a key and its value are one word: train.steps=100");
 }
 
 TEST(every_section_is_found_behind_a_slip_of_the_finger)

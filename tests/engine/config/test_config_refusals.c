@@ -28,17 +28,17 @@ static const struct {
     {SMALL "\"a\\nb\": 1\n", NULL, "a.yaml:2: unknown key a?b; `phalanx train --help` lists all keys"},
     {"model:\n  rope_scaling: {facto: 2}\n", NULL,
      "a.yaml:2: unknown key model.rope_scaling.facto; did you mean model.rope_scaling.factor?"},
-    {SMALL, "train.stesp=3", "argument 1: unknown key train.stesp; did you mean train.steps?"},
-    {SMALL, "train.learning_rate=3", "argument 1: unknown key train.learning_rate; did you mean optimizer.lr?"},
-    {SMALL, "num-layers=3", "argument 1: unknown key num-layers; did you mean model.layers?"},
+    {SMALL, "train.stesp=3", "command line: unknown key train.stesp; did you mean train.steps?"},
+    {SMALL, "train.learning_rate=3", "command line: unknown key train.learning_rate; did you mean optimizer.lr?"},
+    {SMALL, "num-layers=3", "command line: unknown key num-layers; did you mean model.layers?"},
     {SMALL "evalu: 3\n", NULL, "a.yaml:2: unknown key evalu; did you mean evaluate?"},
     {SMALL "train: {device: gpu}\n", NULL,
      "a.yaml:2: train.device: expected one of cpu, cuda, auto, not gpu; did you mean cuda?"},
     {SMALL "train: {precision: bfloat16}\n", NULL,
      "a.yaml:2: train.precision: expected one of fp32, bf16, fp16, not bfloat16; did you mean bf16?"},
-    {SMALL, "train.steps", "argument 1: expected section.key=value, not train.steps"},
-    {SMALL, "--steps=3", "argument 1: expected section.key=value, not --steps=3"},
-    {SMALL, "train.steps=#", "argument 1: train.steps: no value after the ="},
+    {SMALL, "train.steps", "command line: expected section.key=value, not train.steps"},
+    {SMALL, "--steps=3", "command line: expected section.key=value, not --steps=3"},
+    {SMALL, "train.steps=#", "command line: train.steps: no value after the ="},
     {SMALL "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4"
            "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4: 1\n",
      NULL,
@@ -47,14 +47,14 @@ static const struct {
      "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4...; `phalanx train --help` lists "
      "all keys"},
     {SMALL, "run.export=[mlflow]",
-     "argument 1: run.export is gone, and with it MLflow's file store, which MLflow 3 refuses: give run.mlflow the "
+     "command line: run.export is gone, and with it MLflow's file store, which MLflow 3 refuses: give run.mlflow the "
      "address of an MLflow server"},
     /* twice */
     {SMALL "train:\n  steps: 3\n  seed: 1\n  steps: 4\n", NULL,
      "a.yaml:5: train.steps is given twice (first in line 3); keep one"},
     {SMALL "train:\n  steps: 3\ntrain:\n  steps: 4\n", NULL,
      "a.yaml:5: train.steps is given twice (first in line 3); keep one"},
-    {SMALL, "train={steps: 1, steps: 2}", "argument 1: train.steps is given twice (first in argument 1); keep one"},
+    {SMALL, "train={steps: 1, steps: 2}", "command line: train.steps is given twice; keep one"},
     {SMALL "data: {train: [{path: a, path: b}]}\n", NULL, "a.yaml:2: data.train: path of a data set is given twice"},
     /* types */
     {SMALL "train: 3\n", NULL, "a.yaml:2: train is a section: expected keys with values under it"},
@@ -69,7 +69,7 @@ static const struct {
      "a.yaml:2: train.steps: expected an integer, at least 1, not 99999999999999999999"},
     {SMALL "train: {steps: 0}\n", NULL, "a.yaml:2: train.steps: expected an integer, at least 1, not 0"},
     {SMALL "parallel: {zero: 4}\n", NULL, "a.yaml:2: parallel.zero: expected an integer from 0 to 3, not 4"},
-    {SMALL, "parallel.zero=-1", "argument 1: parallel.zero: expected an integer from 0 to 3, not -1"},
+    {SMALL, "parallel.zero=-1", "command line: parallel.zero: expected an integer from 0 to 3, not -1"},
     {SMALL "train: {micro_batch: 4294967300}\n", NULL,
      "a.yaml:2: train.micro_batch: expected an integer, at least 1, not 4294967300"},
     {SMALL "optimizer: {lr: nan}\n", NULL, "a.yaml:2: optimizer.lr: expected a number from 0 to 1000, not nan"},
@@ -123,7 +123,7 @@ static const struct {
     {SMALL "---\ntrain: {steps: 3}\n", NULL, "a.yaml:3: a second document begins here; keep one"},
     {SMALL "run: {folder: \x80}\n", NULL, "a.yaml:2: not valid YAML: invalid leading UTF-8 octet"},
     {SMALL, "train.steps=]",
-     "argument 1: not valid YAML: while parsing a block node, did not find expected node content"},
+     "command line: train.steps: not valid YAML: while parsing a block node, did not find expected node content"},
     /* between keys */
     {"", NULL, "a.yaml: model.layers is not given: name a model.preset, a model.config or every size"},
     {"model: {layers: 2, hidden_size: 8, heads: 2}\n", NULL,
@@ -212,7 +212,7 @@ static const struct {
      "train.batch_ramp "
      "grows the batch"},
     {SMALL "profile: {start: 5, stop: 4}\n", NULL, "a.yaml: profile.stop 4 comes before profile.start 5"},
-    {SMALL, "debug.merges=d", "argument 1: debug.merges is gone: leave it out"},
+    {SMALL, "debug.merges=d", "command line: debug.merges is gone: leave it out"},
     {SMALL "debug: {gradients: d, at_step: 1001}\n", NULL,
      "a.yaml: debug.at_step 1001 is never reached: train.steps is 1000"},
     {SMALL "model.heads: 5\n", NULL, "a.yaml:2: model.heads is given twice"},

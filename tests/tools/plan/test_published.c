@@ -3,6 +3,7 @@
  * 2104.04473, up to 39B: rows that it was not fitted on. torchtitan's long contexts, on h100. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <jansson.h>
 
 #include "memory/scope.h"
@@ -123,6 +124,20 @@ TEST(long_contexts_of_405b_beside_published_ones)
         json_decref(root);
         launch_free(&r);
     }
+    /* The plan says as much of itself. */
+    int mean, worst, error[2];
+    launch_result r = launch_run(120, "exec %s plan models/configs/llama-1b.yaml --device h100", phalanx);
+    const char *words = strstr(r.out, "not measured on a GPU: 25 published steps of A100s");
+    assert_non_null(words);
+    assert_int_equal(sscanf(words,
+                            "not measured on a GPU: 25 published steps of A100s are predicted %d%% off in the mean, "
+                            "%d%% at most; two of H100s %d%% and %d%%",
+                            &mean, &worst, &error[0], &error[1]),
+                     4);
+    launch_free(&r);
+    assert_true(mean >= 3 && worst >= 6); /* of the nine rows above */
+    for (int i = 0; i < 2; i++)
+        assert_true(fabs(100 * fabs(predicted[i] / contexts[i].tokens - 1) - error[i]) <= 1);
     assert_true(predicted[1] < predicted[0] && predicted[1] / predicted[0] > 47.0 / 76);
 }
 

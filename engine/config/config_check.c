@@ -36,7 +36,7 @@ static status check_mirror(const config *c)
         return STATUS_OK;
     if (strncmp(url, scheme, begin) == 0)
         bucket = strcspn(url + begin, "/@:?");
-    if (bucket > 0 && url[begin + bucket] == '/' && url[begin + bucket + strspn(url + begin + bucket, "/")])
+    if (bucket > 0 && (!url[begin + bucket] || url[begin + bucket] == '/'))
         return STATUS_OK;
     return status_fail(
         STATUS_USAGE, "checkpoint.mirror is not of the form s3://BUCKET/PREFIX: credentials and the endpoint are taken "

@@ -140,7 +140,7 @@ status tokenizer_files_open(tokenizer **out, const char *spec)
     }
     struct stat facts;
     bool folder =
-        object_is_url(spec) ? spec[strlen(spec) - 1] == '/' : stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
+        object_is_url(spec) ? object_is_folder(spec) : stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
     if (!folder)
         return open_file(out, spec);
     AUTO_FREE char *stem = stem_of_folder(spec);

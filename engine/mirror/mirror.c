@@ -35,6 +35,7 @@ struct mirror {
     int keep, keep_every;
     mirror_owner owner;
     bool held, tidied; /* used by the thread */
+    bool refused;      /* by the thread: the store has refused the last attempt for good */
 
     /* uploads */
     int64_t part;          /* size of a part and of each buffer, bytes */
@@ -50,7 +51,8 @@ struct mirror {
     int64_t next_bytes, present_bytes;
     mirror_facts facts;
     bool reported_behind;
-    bool hurries; /* a caller waits for the end */
+    bool hurries;  /* a caller waits for the end */
+    bool hopeless; /* and the store refuses it */
 };
 
 typedef struct helper {
@@ -186,7 +188,6 @@ static status upload_files(void *context, pool *p, object_store *s, int thread, 
     helper h = {m, m->buffer[thread]};
     manifest_file f;
     char name[MOST_NAME];
-    (void)fault;
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* training has priority */
     while (!atomic_load(&p->worker.stop)) {
         bool there;
@@ -196,7 +197,9 @@ static status upload_files(void *context, pool *p, object_store *s, int thread, 
         TRY(read);
         if (!there)
             break;
-        TRY(put_file(&h, s, &f));
+        status put = put_file(&h, s, &f);
+        *fault = put != STATUS_OK && object_refused(s);
+        TRY(put);
     }
     return STATUS_OK;
 }
@@ -237,12 +240,17 @@ static status choose_name(char to[MIRROR_NAME], bool *same, mirror *m, object_st
     return STATUS_OK;
 }
 
-static status check_holder(bool *shut_out, const mirror *m, object_store *s)
+/* Fails unless this start holds the mirror. One whose objects were removed is taken hold of again before the next
+ * attempt. */
+static status check_holder(bool *shut_out, mirror *m, object_store *s)
 {
-    bool mine;
-    TRY(mirror_prefix_confirm(&mine, s, &m->prefix, m->start));
-    *shut_out = !mine;
-    return mine ? STATUS_OK : status_fail(STATUS_FAILED, "another start of this run has taken %s over", m->prefix.url);
+    mirror_holder holder;
+    TRY(mirror_prefix_confirm(&holder, s, &m->prefix, m->start));
+    *shut_out = holder == MIRROR_OTHERS;
+    m->held = holder == MIRROR_MINE;
+    return m->held     ? STATUS_OK
+           : *shut_out ? status_fail(STATUS_FAILED, "another start of this run has taken %s over", m->prefix.url)
+                       : status_fail(STATUS_FAILED, "%s was emptied: its objects are written again", m->prefix.url);
 }
 
 /* Uploads a checkpoint; its manifest is on the disk whole, or not at all. */
@@ -263,7 +271,10 @@ static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror *m, ob
                                .limits = {.patience = MIRROR_PATIENCE, .stop = &m->worker.stop},
                                .work = upload_files,
                                .context = m};
-    TRY(pool_run(&uploads, NULL));
+    int refused = 0;
+    status result = pool_run(&uploads, &refused);
+    m->refused = refused;
+    TRY(result);
     TRY(check_holder(shut_out, m, s));
     return object_put(s, last, text->data, text->bytes);
 }
@@ -318,21 +329,30 @@ static status take_hold(mirror *m, object_store *s, bool *for_good)
 }
 
 /* Uploads the checkpoint, `latest`, and the small files around them. */
-static status mirror_one(mirror *m, const char *name, bool *for_good)
+static status mirror_by(mirror *m, object_store *s, const char *name, bool *for_good)
 {
-    AUTO(object_store) *s = NULL;
     char to[MIRROR_NAME];
-    TRY(object_open(&s, m->prefix.bucket, &(object_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
     TRY(take_hold(m, s, for_good));
     TRY(upload_checkpoint(to, for_good, m, s, name));
     TRY(mirror_prefix_set_latest(s, &m->prefix, to));
+    AUTO_FREE char *begin = mirror_prefix_key(&m->prefix, "step-", NULL);
     if (!m->tidied) /* uploads begun by a start that was killed */
-        m->tidied = object_upload_abort_all(s, m->prefix.root) == STATUS_OK;
+        m->tidied = object_upload_abort_all(s, begin) == STATUS_OK;
     bool well = put_text(m, s, "config.yaml") == STATUS_OK && put_text(m, s, "events.jsonl") == STATUS_OK &&
                 mirror_prefix_prune(s, &m->prefix, m->keep, m->keep_every) == STATUS_OK;
     if (!well && !atomic_load(&m->worker.stop))
         log_warn("checkpoint.mirror: %s; %s is there all the same", status_message(), name);
     return STATUS_OK;
+}
+
+static status mirror_one(mirror *m, const char *name, bool *for_good)
+{
+    AUTO(object_store) *s = NULL;
+    m->refused = false;
+    TRY(object_open(&s, m->prefix.bucket, &(object_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
+    status result = mirror_by(m, s, name, for_good);
+    m->refused = result != STATUS_OK && (m->refused || object_refused(s));
+    return result;
 }
 
 static void conclude_upload(mirror *m, status result, bool for_good, double *pause)
@@ -366,6 +386,7 @@ static void conclude_upload(mirror *m, status result, bool for_good, double *pau
     *m->present = 0;
     if (m->facts.ended)
         *m->next = 0;
+    m->hopeless = m->hurries && m->refused;
     worker_tell(&m->worker);
     bool hurries = m->hurries;
     double until = clock_seconds() + (hurries ? FIRST_PAUSE : *pause);
@@ -483,7 +504,7 @@ bool mirror_finish(mirror *m, double seconds)
     WORKER_HELD(&m->worker);
     m->hurries = true;
     worker_tell(&m->worker);
-    while ((*m->next || *m->present) && worker_wait_until(&m->worker, until))
+    while ((*m->next || *m->present) && !m->hopeless && worker_wait_until(&m->worker, until))
         ;
     return !*m->next && !*m->present && !m->facts.ended;
 }

@@ -44,7 +44,7 @@ typedef struct mirror_facts {
 
 mirror_facts mirror_now(mirror *m);
 
-/* Waits until all is uploaded, at most `seconds`; false: it is not. */
+/* Waits until all is uploaded, at most `seconds`, or until the store refuses for good; false: it is not. */
 bool mirror_finish(mirror *m, double seconds);
 
 /* The rest fetches from the store into a folder of the disk, whole or not at all (mirror_fetch.c).

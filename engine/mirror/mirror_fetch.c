@@ -333,12 +333,10 @@ status mirror_fetch_newest(mirror_fetched *out, object_store *s, const mirror_pr
 static status fetch_from(int64_t *step, const char *url, const mirror_prefix *p, object_store *s,
                          const mirror_fetch *how)
 {
-    const char *slash = strrchr(url, '/');
     bool damaged;
     mirror_fetched got;
-    *step = mirror_prefix_step(slash + 1);
-    if (*step >= 0) { /* PREFIX/step-N: the prefix precedes it */
-        TRY(fetch(&damaged, s, p, slash + 1, how));
+    if (*step >= 0) { /* PREFIX/step-N */
+        TRY(fetch(&damaged, s, p, url + strlen(p->url) + 1, how));
         return set_latest(how->folder, *step);
     }
     status result = mirror_fetch_newest(&got, s, p, how);
@@ -359,8 +357,9 @@ status mirror_fetch_url(char **out, const char *url, const mirror_fetch *how)
     for (size_t n = strlen(path); n > 0 && path[n - 1] == '/';)
         path[--n] = 0;
     AUTO_FREE char *above = must_strdup(path);
-    if (strrchr(above, '/') && mirror_prefix_step(strrchr(above, '/') + 1) >= 0)
-        *strrchr(above, '/') = 0;
+    char *slash = object_is_folder(path) ? NULL : strrchr(above, '/');
+    if (slash && (step = mirror_prefix_step(slash + 1)) >= 0)
+        *slash = 0;
     TRY(mirror_prefix_make(&p, above));
     TRY(object_open(&s, p.bucket, NULL));
     TRY(fetch_from(&step, path, &p, s, how));

@@ -21,9 +21,9 @@ status mirror_prefix_make(mirror_prefix *out, const char *url)
     size_t length = strlen(key);
     while (length > 0 && key[length - 1] == '/')
         key[--length] = 0;
-    if (!*bucket || !*key)
-        return status_fail(STATUS_USAGE, "%s names no place of a mirror: write s3://BUCKET/PREFIX", url);
-    *out = (mirror_prefix){.url = must_format("s3://%s/%s", bucket, key), .root = must_format("%s/", key)};
+    const char *slash = *key ? "/" : "";
+    *out =
+        (mirror_prefix){.url = must_format("s3://%s%s%s", bucket, slash, key), .root = must_format("%s%s", key, slash)};
     out->bucket = TAKE(bucket);
     return STATUS_OK;
 }
@@ -146,13 +146,13 @@ status mirror_prefix_hold(object_store *s, const mirror_prefix *p, const char *i
     return put_text(s, p, "holder", id);
 }
 
-status mirror_prefix_confirm(bool *mine, object_store *s, const mirror_prefix *p, const char *id)
+status mirror_prefix_confirm(mirror_holder *out, object_store *s, const mirror_prefix *p, const char *id)
 {
     AUTO_FREE char *text = NULL;
     TRY(get_text(&text, s, p, "holder"));
     if (text)
         cut_line(text);
-    *mine = text && strcmp(text, id) == 0;
+    *out = !text ? MIRROR_VACANT : strcmp(text, id) == 0 ? MIRROR_MINE : MIRROR_OTHERS;
     return STATUS_OK;
 }
 

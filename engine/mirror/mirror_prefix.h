@@ -19,12 +19,12 @@
 #include "engine/store/object.h"
 
 typedef struct mirror_prefix {
-    char *url;    /* "s3://BUCKET/PREFIX", without a slash at its end */
+    char *url;    /* "s3://BUCKET/PREFIX", without a slash at its end; a whole bucket: "s3://BUCKET" */
     char *bucket; /* "BUCKET" */
-    char *root;   /* "PREFIX/" */
+    char *root;   /* "PREFIX/"; a whole bucket: "" */
 } mirror_prefix;
 
-/* Fails unless the URL names a bucket and a prefix. */
+/* Fails unless the URL names a bucket, and a prefix or none. */
 status mirror_prefix_make(mirror_prefix *out, const char *url);
 void mirror_prefix_free(mirror_prefix *p); /* one that is all zero is accepted */
 /* Returns PREFIX/NAME, or PREFIX/NAME/FILE; the caller frees it. */
@@ -49,8 +49,9 @@ status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror
 
 /* Makes the start `id` the holder that writes. */
 status mirror_prefix_hold(object_store *s, const mirror_prefix *p, const char *id);
-/* True if the start still holds it. */
-status mirror_prefix_confirm(bool *mine, object_store *s, const mirror_prefix *p, const char *id);
+/* Reads the holder. */
+typedef enum mirror_holder { MIRROR_MINE, MIRROR_VACANT /* its objects are gone */, MIRROR_OTHERS } mirror_holder;
+status mirror_prefix_confirm(mirror_holder *out, object_store *s, const mirror_prefix *p, const char *id);
 
 /* ---- its checkpoints ---- */
 

@@ -8,10 +8,11 @@
  * Transient failures are retried: connections that fail or are cut, answers 500, 502, 503, 504, 429 and 408, bodies
  * shorter than they say (a range continues where it was cut), checksums that do not match, a server that is silent for
  * half a minute. Pauses double from a tenth of a second to ten, at random within their half, and no shorter than the
- * server's Retry-After; a call fails after `patience` seconds without progress. Expired credentials are read again, a
- * wrong region is replaced by the answer's, a wrong clock is corrected by the server's. All else fails at once. A
- * failure's message names the operation and object, the endpoint's host, the reason and a remedy; no message, log or
- * list of processes has a credential.
+ * server's Retry-After; a call fails after `patience` seconds without progress, which bytes are at 1 MiB/s. A whole
+ * answer has 30 s (or `patience`, if that is less) and 1 s for each MiB; a list of pages has both, and 1 s for each
+ * 1,000 objects. Expired credentials are read again, a wrong region is replaced by the answer's, a wrong clock is
+ * corrected by the server's. All else fails at once. A failure's message names the operation and object, the endpoint's
+ * host, the reason in the store's words and a remedy; no message, log or list of processes has a credential.
  *
  * object_look, object_read, object_put, object_remove and object_upload_part make no allocation of 64 KiB or more of
  * their own, so they may run beside training (memory/seal.h); lists and the end of an upload of hundreds of parts may
@@ -31,11 +32,14 @@ typedef struct object_store object_store;
 typedef struct object_limits {
     double patience;         /* seconds without progress until a call fails; 0: 120 */
     double first_pause;      /* seconds before the first retry; 0: 0.1 */
+    double until;            /* time (memory/clock.h) at which all calls of the handle end; 0: never */
     const atomic_bool *stop; /* any thread may set it: a call then fails soon; or NULL */
 } object_limits;
 
 /* True if the path begins with s3://. */
 bool object_is_url(const char *path);
+/* True if it names a prefix, as a folder: it ends in '/', or is a bucket alone. */
+bool object_is_folder(const char *path);
 /* Splits "s3://BUCKET/KEY"; the caller frees both. The key is "" where there is none. */
 status object_split(char **bucket, char **key, const char *url);
 
@@ -48,6 +52,9 @@ AUTO_CLOSES(object_store, object_close)
 
 /* Returns "http://HOST:PORT" of the environment, or "" for AWS. */
 const char *object_endpoint(const object_store *s);
+
+/* True if the store has refused the last call that failed, by an answer that stays the same (403, no such bucket). */
+bool object_refused(const object_store *s);
 
 /* Counts of a handle so far. */
 typedef struct object_counts {

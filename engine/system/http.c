@@ -2,10 +2,12 @@
 
 #include <ctype.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <curl/curl.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -15,7 +17,9 @@ struct http {
     CURL *curl;
     const http_request *request;
     http_answer *answer;
-    int64_t at; /* next byte of the body to send */
+    int64_t at;   /* next byte of the body to send */
+    double since; /* time of the last byte sent, or of the beginning */
+    bool late;    /* the answer has taken too long */
 };
 
 static void begin_curl(void)
@@ -104,6 +108,7 @@ static size_t on_upload(char *to, size_t size, size_t count, void *context)
     memcpy(to, (const char *)h->request->body + h->at, (size_t)now);
     h->at += now;
     h->answer->sent += now;
+    h->since = clock_seconds();
     return (size_t)now;
 }
 
@@ -117,11 +122,14 @@ static int on_seek(void *context, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
-static int on_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+static int on_progress(void *context, curl_off_t a, curl_off_t received, curl_off_t c, curl_off_t d)
 {
-    const http *h = context;
-    (void)a, (void)b, (void)c, (void)d;
-    return h->request->stop && atomic_load(h->request->stop);
+    http *h = context;
+    const http_request *r = h->request;
+    (void)a, (void)c, (void)d;
+    if (r->rate > 0) /* a byte now and then is no sign of an end */
+        h->late = clock_seconds() > h->since + r->answer + (double)(received + r->body_bytes) / (double)r->rate;
+    return h->late || (r->stop && atomic_load(r->stop));
 }
 
 /* ---- a request --------------------------------------------------------------------------------------------------- */
@@ -168,7 +176,7 @@ static void set_options(http *h, struct curl_slist *list)
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, h->answer->words);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)(1000 * r->connect));
-    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)(1000 * r->answer));
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, r->rate > 0 ? 0 : (long)(1000 * r->answer));
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, (long)r->slow);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)r->stall);
     curl_easy_setopt(curl, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -188,11 +196,15 @@ void http_ask(http_answer *out, http *h, const http_request *request)
     h->request = request;
     h->answer = out;
     h->at = 0;
+    h->since = clock_seconds();
+    h->late = false;
     struct curl_slist *list = list_headers(request);
     set_options(h, list);
     CURLcode result = curl_easy_perform(h->curl);
     curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &out->code);
     out->failure = result == CURLE_OK ? NULL : curl_easy_strerror(result);
+    if (h->late)
+        snprintf(out->words, sizeof out->words, "the whole answer took longer than %.0f s", clock_seconds() - h->since);
     out->untrusted = result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE;
     out->hopeless = out->untrusted || result == CURLE_URL_MALFORMAT || result == CURLE_OUT_OF_MEMORY;
     for (struct curl_slist *at = list; at; at = at->next)

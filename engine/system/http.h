@@ -36,6 +36,7 @@ typedef struct http_request {
     const char *authorities; /* a file of certificates; NULL: where libcurl looks by itself */
     bool direct;             /* uses no proxy */
     double connect, answer;  /* time limits in seconds of connecting, and of the whole answer; 0: any */
+    int64_t rate;            /* above 0: `answer` counts from the last byte sent, and so many bytes add a second */
     double stall;            /* seconds at less than `slow` bytes a second; 0: any */
     int slow;
     int64_t most;            /* bytes of the answer's text */

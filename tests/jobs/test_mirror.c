@@ -186,7 +186,7 @@ TEST_WITH(a_prefix_has_one_run, well_again, NULL)
     free(moved);
     free(train(top, "owner", "owned", ""));
     assert_latest("owned", "step-00000008");
-    static const char *const wrong[] = {"s3://AKID:SECRET@bucket/x", "/tmp/x", "s3://bucket", "s3:///x"};
+    static const char *const wrong[] = {"s3://AKID:SECRET@bucket/x", "/tmp/x", "s3:///x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         AUTO_FREE char *arguments =
             must_format("%s/run.yaml run.folder=%s/wrong checkpoint.mirror=%s", top, top, wrong[i]);
@@ -404,6 +404,76 @@ TEST_WITH(a_dead_store_holds_nothing_up, well_again, NULL)
     AUTO_FREE char *out = train(top, "alone", "alone", "");
     assert_said(out, "nothing left to do: 8 steps");
     assert_latest("alone", "step-00000008");
+}
+
+/* Every answer comes, a byte now and then: the start goes on within run.setup_seconds. */
+TEST_WITH(a_store_that_drips_holds_no_start_up, well_again, NULL)
+{
+    const char *top = *state;
+    free(train(top, "drips", "drips", "train.steps=2"));
+    s3_server_be(server, (s3_server_traits){.rate = 1});
+    launch_result r = launch_finish(begin_train(top, "drips", "drips", "run.setup_seconds=6 run.save_seconds=2"));
+    if (r.status != 0 || r.seconds > 20 || !strstr(r.err, "the run goes on from its folder"))
+        fail_msg("status %d after %.0f s, out: %s err: %s", r.status, r.seconds, r.out, r.err);
+    launch_free(&r);
+    assert_same_bits(top, "drips");
+}
+
+/* The prefix was emptied, and the keys may only read: the start goes on from its folder, and its end does not wait for
+ * what stays refused. Once they may write, the mirror is filled again. */
+TEST_WITH(a_wiped_mirror_is_filled_again_once_it_may, well_again, NULL)
+{
+    const char *top = *state;
+    char script[1024] = "";
+    free(train(top, "wiped", "wiped", "train.steps=2"));
+    s3_server_wipe(server);
+    for (int i = 0; i < 100; i++)
+        strcat(script, "PUT:403 ");
+    s3_server_faults(server, script);
+    launch_result r = launch_finish(begin_train(top, "wiped", "wiped", "train.steps=4"));
+    if (r.status != 0 || r.seconds > 20 || !strstr(r.err, "the run goes on from its folder") ||
+        !strstr(r.err, "403 AccessDenied"))
+        fail_msg("status %d after %.0f s, out: %s err: %s", r.status, r.seconds, r.out, r.err);
+    launch_free(&r);
+    s3_server_faults(server, NULL);
+    free(train(top, "wiped", "wiped", ""));
+    assert_latest("wiped", "step-00000008");
+    assert_true(is_there("wiped", "run") && is_there("wiped", "step-00000008/model-00000.safetensors"));
+    assert_same_bits(top, "wiped");
+}
+
+/* It is emptied while the run trains: no other start has taken it over. */
+TEST_WITH(a_mirror_that_is_wiped_beside_training_is_filled_again, well_again, NULL)
+{
+    const char *top = *state;
+    launch *l = begin_train(top, "beside", "beside", "train.steps=1000000 checkpoint.every=20");
+    for (double until = clock_seconds() + 60; !is_there("beside", "latest"); clock_nap(0.05))
+        assert_true(clock_seconds() < until);
+    s3_server_wipe(server);
+    for (double until = clock_seconds() + 60; !is_there("beside", "latest"); clock_nap(0.05))
+        assert_true(clock_seconds() < until && !launch_ended(l));
+    kill(launch_pid(l), SIGTERM);
+    launch_result r = launch_finish(l);
+    if (strstr(r.err, "nothing is mirrored any more") || !is_there("beside", "run"))
+        fail_msg("out: %s err: %s", r.out, r.err);
+    launch_free(&r);
+}
+
+/* A whole bucket is a prefix, too. */
+TEST_WITH(a_bucket_may_be_a_mirror, well_again, NULL)
+{
+    const char *top = *state;
+    AUTO_FREE char *keys = must_format(
+        "%s/run.yaml run.folder=%s/bucket checkpoint.mirror=s3://" S3_SERVER_BUCKET " train.steps=2", top, top);
+    s3_server_wipe(server);
+    free(runs_train_well(300, 1, "%s", keys));
+    char *text = s3_server_get(server, "latest", &(int64_t){0});
+    assert_string_equal(text, "step-00000002\n");
+    free(text);
+    remove_run(top, "bucket");
+    AUTO_FREE char *out = runs_train_well(300, 1, "%s", keys);
+    assert_said(out, "nothing left to do: 2 steps");
+    s3_server_wipe(server);
 }
 
 TEST_MAIN(begin, end)

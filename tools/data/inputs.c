@@ -188,7 +188,7 @@ static status add_objects(inputs *in, const char *folder)
 status inputs_add(inputs *in, const char *path)
 {
     struct stat facts;
-    if (object_is_url(path) && path[strlen(path) - 1] == '/')
+    if (object_is_folder(path))
         return add_objects(in, path);
     if (strcmp(path, "-") != 0 && stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
         return add_folder(in, path);

@@ -14,6 +14,8 @@ struct object_store {
     object_limits limits;
     double clock_offset; /* seconds the store's clock is ahead of this machine's */
     bool reached;        /* the store has answered at least once */
+    bool has_bucket;     /* the bucket is known to exist */
+    bool refused;        /* the last failure was an answer that a retry cannot change */
     object_counts counts;
 };
 
@@ -48,7 +50,7 @@ typedef struct s3_reply {
     int64_t length; /* object's length, by Content-Length or Content-Range; -1: not said */
     int64_t begins; /* start of the range; -1: not said */
     char etag[OBJECT_ETAG], crc32c[S3_WORD], checksum_type[S3_WORD], region[S3_WORD], error[S3_WORD],
-        message[2 * S3_WORD], request[S3_WORD];
+        message[8 * S3_WORD], request[S3_WORD];
     double retry_after;
     double date;    /* store's clock, seconds since 1970; 0: not said */
     char *text;     /* the body, unless it went to call->to; NULL: none */
@@ -64,6 +66,8 @@ status s3_do(object_store *s, s3_call *c);
 /* Fails a call for the caller's reason: "cannot DOING s3://... at HOST: why". */
 status s3_refuse(const object_store *s, const s3_call *c, const char *why);
 
+/* Returns the seconds of a whole answer, beside those for its bytes. */
+double s3_answer_seconds(const object_store *s);
 void s3_reply_free(s3_reply *r);
 /* Writes the checksum in base64, most significant byte first, as headers have it: 8 digits and a 0. */
 void s3_checksum_text(char out[9], uint32_t crc32c);

@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "engine/store/s3/s3_internal.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { KEY = 3 * 1024 + 1 };
+enum { KEY = 3 * 1024 + 1, PER_SECOND = 1000 /* objects of a list that comes in time */ };
 
 /* A page while it is read. */
 typedef struct page {
@@ -195,9 +196,12 @@ status object_list(object_listing *out, object_store *s, const char *prefix, boo
 {
     RELEASED_BY(object_listing_free) object_listing list = {0};
     page p = {.list = &list, .most = most, .prefix = prefix, .deep = deep};
-    do
+    double until = clock_seconds() + s3_answer_seconds(s) + s->limits.patience;
+    do {
         TRY(fetch_page(&p, s));
-    while (p.truncated);
+        if (p.truncated && clock_seconds() > until + (double)list.count / PER_SECOND) /* small pages without an end */
+            return s3_refuse(s, &(s3_call){.doing = "list", .key = prefix}, "the store's list does not come to an end");
+    } while (p.truncated);
     TRY(check_order(&p, s));
     *out = list;
     list = (object_listing){0};

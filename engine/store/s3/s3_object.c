@@ -16,6 +16,11 @@ bool object_is_url(const char *path)
     return strncmp(path, "s3://", 5) == 0;
 }
 
+bool object_is_folder(const char *path)
+{
+    return object_is_url(path) && (path[strlen(path) - 1] == '/' || !strchr(path + 5, '/'));
+}
+
 status object_split(char **bucket, char **key, const char *url)
 {
     enum { MOST_KEY = 1024, MOST_BUCKET = 255 };
@@ -69,6 +74,11 @@ const char *object_endpoint(const object_store *s)
     return s->who.endpoint ? s->who.endpoint : "";
 }
 
+bool object_refused(const object_store *s)
+{
+    return s->refused;
+}
+
 const object_counts *object_counted(const object_store *s)
 {
     return &s->counts;
@@ -93,8 +103,11 @@ status object_look(object_facts *out, object_store *s, const char *key)
     if (result != STATUS_OK && r.code >= 300 && r.code < 500 && s3_do(s, &ask) == STATUS_OK) {
         s3_reply_free(&r);
         result = head_object(&r, s, key);
+    } else if (result == STATUS_OK && r.code == 404 && !s->has_bucket) {
+        result = s3_do(s, &ask);
     }
     TRY(result);
+    s->has_bucket = true;
     if (r.code != 404 && r.length < 0)
         return s3_refuse(s, &(s3_call){.doing = "look at", .key = key},
                          "the store does not say how long it is, or says more than 64 TiB");

@@ -16,7 +16,8 @@
 
 enum { MOST_TEXT = 16 << 20, SLOW = 1024, MOST_HEADERS = S3_CALL_PAIRS + 10 };              /* bytes; bytes a second */
 static const double CONNECT = 10, STALL = 30, LONGEST_PAUSE = 10, LONGEST_RETRY_AFTER = 60; /* seconds */
-static const double UNREACHED = 15; /* seconds: a store that has never answered is a wrong address */
+static const double WHOLE = 30, RATE = 1 << 20; /* seconds of a whole answer; bytes that add one */
+static const double UNREACHED = 15;             /* seconds: a store that has never answered is a wrong address */
 
 /* One attempt at a call. */
 typedef struct attempt {
@@ -45,6 +46,18 @@ static bool is_label(const char *name)
 static bool is_stopped(const object_store *s)
 {
     return s->limits.stop && atomic_load(s->limits.stop);
+}
+
+double s3_answer_seconds(const object_store *s)
+{
+    return fmax(1, fmin(WHOLE, s->limits.patience));
+}
+
+/* True if no more may be tried. `since`: time of the last progress. */
+static bool is_over(const object_store *s, double since)
+{
+    double now = clock_seconds(), patience = s->reached ? s->limits.patience : fmin(UNREACHED, s->limits.patience);
+    return is_stopped(s) || now - since > patience || (s->limits.until > 0 && now > s->limits.until);
 }
 
 void s3_take_word(char *out, size_t room, const char *text)
@@ -108,7 +121,7 @@ static status take_error(void *context, const char *path, const char *text)
     else if (strcmp(path, "Error/Region") == 0)
         s3_take_word(r->region, sizeof r->region, text);
     else if (strcmp(path, "Error/Message") == 0)
-        s3_take_word(r->message, sizeof r->message, text);
+        snprintf(r->message, sizeof r->message, "%s", strlen(text) < sizeof r->message ? text : "");
     return STATUS_OK;
 }
 
@@ -197,9 +210,10 @@ static s3_verdict explain_reply(const object_store *s, s3_reply *r)
     if (gap)
         snprintf(words, sizeof words, "%.*s%s%s", (int)(gap - advice), advice, s->who.source, gap + 2);
     else
-        snprintf(words, sizeof words, "%s", advice ? advice : r->message);
-    snprintf(r->why, sizeof r->why, "%ld %s%s%s%s%s%s", r->code, name, *words ? ": " : "", words,
-             *r->request ? " (request " : "", r->request, *r->request ? ")" : "");
+        snprintf(words, sizeof words, "%s", advice ? advice : "");
+    snprintf(r->why, sizeof r->why, "%ld %s%s%.256s%s%s%s%s%s", r->code, name, *r->message ? ": " : "", r->message,
+             *words ? ": " : "", words, *r->request ? " (request " : "", r->request, *r->request ? ")" : "");
+    log_make_printable(r->why);
     return v;
 }
 
@@ -224,9 +238,10 @@ static s3_verdict change_region(object_store *s, s3_reply *r)
 {
     if (!is_label(r->region) || strlen(r->region) > 40 || strcmp(r->region, s->who.region) == 0) {
         snprintf(r->why, sizeof r->why,
-                 "%ld %s: the bucket is elsewhere, and the answer does not say where: set AWS_REGION or "
+                 "%ld %s: %.256s: the bucket is elsewhere, and the answer does not say where: set AWS_REGION or "
                  "AWS_ENDPOINT_URL",
-                 r->code, r->error);
+                 r->code, r->error, r->message);
+        log_make_printable(r->why);
         return S3_FAILED;
     }
     free(s->who.region);
@@ -484,6 +499,7 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
     AUTO_FREE char *sent = signature_path(path), *query = signature_query(c->query, c->queries);
     AUTO_FREE char *url = must_format("%s%s%s%s", origin, sent, *query ? "?" : "", query);
     AUTO_FREE char *authorization = add_signature(h, s, c, path);
+    double whole = s3_answer_seconds(s), left = s->limits.until > 0 ? s->limits.until - clock_seconds() : whole;
     bool body = strcmp(c->method, "PUT") == 0 || strcmp(c->method, "POST") == 0;
     const http_request request = {.method = c->method,
                                   .url = url,
@@ -495,6 +511,8 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
                                   .body_bytes = c->body_bytes,
                                   .authorities = s->who.ca_file,
                                   .connect = fmin(CONNECT, s->limits.patience),
+                                  .answer = fmax(0.1, fmin(whole, left)),
+                                  .rate = (int64_t)RATE,
                                   .stall = fmax(1, fmin(STALL, s->limits.patience)),
                                   .slow = c->to || c->body_bytes > SLOW ? SLOW : 1,
                                   .most = MOST_TEXT,
@@ -558,14 +576,12 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
             s->counts.retries++;
             continue;
         }
-        if (c->got > had || failures == 0) {
-            since = clock_seconds();
-            failures = 0;
-        }
-        failures++;
-        double patience = s->reached ? s->limits.patience : fmin(UNREACHED, s->limits.patience);
-        if (v != S3_AGAIN || c->once || is_stopped(s) || clock_seconds() - since > patience)
-            return give_up(s, c, out, failures, clock_seconds() - since);
+        double now = clock_seconds();
+        since = failures == 0 ? now : fmin(now, since + (double)(c->got - had) / RATE);
+        failures = c->got > had ? 1 : failures + 1;
+        s->refused = v == S3_FAILED && out->code / 100 == 4;
+        if (v != S3_AGAIN || c->once || is_over(s, since))
+            return give_up(s, c, out, failures, now - since);
         if (failures == SAID) {
             AUTO_FREE char *what = describe_call(s, c);
             log_warn("%s: %s; trying again", what, out->why);

@@ -182,7 +182,9 @@ void object_upload_abort(object_upload *u, object_store *s)
     if (!u)
         return;
     AUTO_FREE char *message = must_strdup(status_message());
+    bool refused = s->refused;
     (void)abort_one(s, u->key, u->id, true);
+    s->refused = refused;
     (void)status_fail(STATUS_FAILED, "%s", message);
     free_upload(u);
 }

@@ -10,6 +10,7 @@
 #include "engine/mirror/mirror.h"
 #include "engine/train/report/report.h"
 #include "engine/train/saves/training_saves.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "engine/train/report/training_report.h"
@@ -20,6 +21,8 @@
 
 /* Seconds until the store of a mirror that the run has claimed before counts as unreachable. */
 static const double PATIENCE = 20;
+/* Share of run.setup_seconds that all questions to the store may take at a start. */
+static const double SHARE = 0.5;
 
 /* Rank 0's facts of the run at its start. */
 typedef struct beginning {
@@ -96,19 +99,27 @@ static status take_ownership(beginning *b, const training *t, const mirror_owner
     return STATUS_OK;
 }
 
-/* Claims the mirror. Writes the id to disk before the store, so that the next start recognises a claim interrupted in
- * between. */
-static status claim_mirror(training *t, beginning *b, const mirror_owner *there)
+/* Makes the mirror this run's. Writes the id to disk before the store, so that the next start recognises a claim
+ * interrupted in between. */
+static status identify_run(training *t, beginning *b, const mirror_owner *there)
 {
-    mirror_owner mine = {.folder = t->config->run.folder};
     if (*there->run)
         TRY(take_ownership(b, t, there));
     else if (!*b->id)
         TRY(manifest_draw_run_id(b->id));
     AUTO_FREE char *path = must_format("%s/" ID_FILE, t->folder), *text = must_format("%s %s\n", b->id, b->prefix.url);
-    TRY(atomic_replace(path, text, (int64_t)strlen(text)));
+    return atomic_replace(path, text, (int64_t)strlen(text));
+}
+
+static status claim_mirror(training *t, beginning *b, const mirror_owner *there)
+{
+    mirror_owner mine = {.folder = t->config->run.folder};
     snprintf(mine.run, sizeof mine.run, "%s", b->id);
-    return *there->run ? STATUS_OK : mirror_prefix_claim(b->s, &b->prefix, &mine);
+    if (!*there->run)
+        TRY(mirror_prefix_claim(b->s, &b->prefix, &mine));
+    TRY(mirror_prefix_hold(b->s, &b->prefix, t->run));
+    t->saves->mirroring.held = true;
+    return STATUS_OK;
 }
 
 /* ---- start of a run ---------------------------------------------------------------------------------------------- */
@@ -187,16 +198,16 @@ static status forgive_silence(const beginning *b, status s)
 static status ask_store(training *t, beginning *b)
 {
     mirror_owner there;
-    const object_limits limits = {.patience = b->claimed && b->place.step >= 0 ? PATIENCE : 0};
+    const object_limits limits = {.patience = b->claimed && b->place.step >= 0 ? PATIENCE : 0,
+                                  .until = clock_seconds() + SHARE * t->config->run.setup_seconds};
     status s = object_open(&b->s, b->prefix.bucket, &limits);
     if (s == STATUS_OK)
         s = mirror_prefix_owner(&there, b->s, &b->prefix);
     if (s != STATUS_OK)
         return forgive_silence(b, s);
     AUTO_FREE char *folder = there.folder;
-    TRY(claim_mirror(t, b, &there)); /* the store answers: its refusal is final */
-    s = mirror_prefix_hold(b->s, &b->prefix, t->run);
-    t->saves->mirroring.held = s == STATUS_OK;
+    TRY(identify_run(t, b, &there)); /* the mirror of another run is refused for good */
+    s = claim_mirror(t, b, &there);
     if (s == STATUS_OK)
         s = fetch_newer(t, b);
     return forgive_silence(b, s);

@@ -606,6 +606,14 @@ int s3_server_search(s3_server *s, const char *word)
     return found;
 }
 
+void s3_server_wipe(s3_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (s->shelf.count > 0)
+        shelf_remove(&s->shelf, s->shelf.object[0]->key);
+    pthread_mutex_unlock(&s->lock);
+}
+
 int s3_server_count(s3_server *s)
 {
     pthread_mutex_lock(&s->lock);

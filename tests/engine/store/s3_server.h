@@ -64,6 +64,7 @@ int64_t s3_server_requests(s3_server *s);
 void s3_server_put(s3_server *s, const char *key, const void *data, int64_t bytes);
 /* A copy, the caller's, with a 0 behind it; NULL: there is none. */
 char *s3_server_get(s3_server *s, const char *key, int64_t *bytes);
+void s3_server_wipe(s3_server *s);                    /* removes all objects of a bucket */
 int s3_server_count(s3_server *s);                    /* of objects */
 int s3_server_search(s3_server *s, const char *word); /* objects that hold it, in their bytes or their key */
 int s3_server_open_uploads(s3_server *s);             /* of uploads that have begun, and not ended */

@@ -187,7 +187,8 @@ TEST(a_missing_bucket_is_said)
     stores_assert_ok(object_open(&s, "no-such-bucket-here", &(object_limits){.patience = 5, .first_pause = 0.001}));
     stores_assert_failed(object_list(&l, s, "", true, 10), "cannot list s3://no-such-bucket-here/|NoSuchBucket");
     stores_assert_failed(object_read(&byte, s, "k", 0, 1, NULL), "s3://no-such-bucket-here/k|NoSuchBucket");
-    (void)o;
+    stores_assert_failed(object_look(&o, s, "k"),
+                         "look at s3://no-such-bucket-here/k|404 NoSuchBucket: as it is: check");
     object_close(s);
 }
 
@@ -213,6 +214,8 @@ TEST(urls_are_split)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(object_split(&name, &key, bad[i]), STATUS_USAGE);
     assert_true(object_is_url("s3://x"));
+    assert_true(object_is_folder("s3://x") && object_is_folder("s3://x/") && object_is_folder("s3://x/y/"));
+    assert_false(object_is_folder("s3://x/y") || object_is_folder("x/"));
     assert_false(object_is_url("runs/s3://x"));
 }
 

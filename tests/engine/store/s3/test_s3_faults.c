@@ -188,12 +188,13 @@ TEST_WITH(what_does_not_pass_fails_at_once_and_says_why, faults_begin, NULL)
     static const struct {
         const char *script, *words;
     } cases[] = {
-        {"403", "cannot read s3://bucket/faulty at http://127.0.0.1|403 AccessDenied|AWS_ACCESS_KEY_ID|(request R"},
+        {"403", "cannot read s3://bucket/faulty at http://127.0.0.1|403 AccessDenied: as it is: the "
+                "credentials|AWS_ACCESS_KEY_ID|(request R"},
         {"expired", "400 ExpiredToken|have expired: renew"},
         {"echo", "403 Strange"},
         {"501", "501|lacks the operation"},
         {"405", "405"},
-        {"301", "elsewhere|AWS_REGION"},
+        {"301", "301 Failure: as it is|elsewhere|AWS_REGION"},
         {"whole", "does not read ranges"},
         {"elsewhere", "another range"},
         {"long", "more than was asked for"},
@@ -249,6 +250,41 @@ TEST_WITH(a_store_that_trickles_is_left, faults_begin, NULL)
     stores_assert_ok(object_read(got, s, "faulty", 0, FAULTY, NULL));
     assert_memory_equal(got, data, FAULTY);
     assert_true(clock_seconds() - start < 30);
+    object_close(s);
+}
+
+/* A byte now and then is no answer: neither of a list nor of what has no length, nor of pages without an end. */
+TEST_WITH(an_answer_that_drips_is_left, faults_begin, NULL)
+{
+    object_listing l = {0};
+    object_upload *u = NULL;
+    for (int i = 0; i < 40; i++) {
+        AUTO_FREE char *key = must_format("drip/%d", i);
+        s3_server_put(server, key, "x", 1);
+    }
+    object_store *s = stores_open(S3_SERVER_BUCKET, 1);
+    s3_server_faults(server, "slow=3 slow=3 slow=3 slow=3 slow=3");
+    double start = clock_seconds();
+    stores_assert_failed(object_list(&l, s, "drip/", true, 100), "cannot list s3://bucket/|the whole answer took");
+    assert_true(clock_seconds() - start < 4);
+    s3_server_faults(server, "slow=3 slow=3 slow=3 slow=3 slow=3");
+    start = clock_seconds();
+    stores_assert_failed(object_upload_begin(&u, s, "drip/u", 1), "the whole answer took");
+    assert_true(clock_seconds() - start < 4);
+    s3_server_faults(server, NULL);
+    s3_server_be(server, (s3_server_traits){.page = 1, .rate = 4000});
+    start = clock_seconds();
+    stores_assert_failed(object_list(&l, s, "drip/", true, 100), "list s3://bucket/drip/|does not come to an end");
+    assert_true(clock_seconds() - start < 4);
+    object_close(s);
+    s3_server_be(server, (s3_server_traits){0});
+    stores_assert_ok(object_open(&s, S3_SERVER_BUCKET, &(object_limits){.until = clock_seconds() + 0.5}));
+    stores_assert_ok(object_list(&l, s, "drip/", true, 100));
+    object_listing_free(&l);
+    s3_server_faults(server, "503 503 slow=3 slow=3 slow=3 slow=3 slow=3");
+    start = clock_seconds();
+    stores_assert_failed(object_list(&l, s, "drip/", true, 100), "tries in");
+    assert_true(clock_seconds() - start < 2);
     object_close(s);
 }
 

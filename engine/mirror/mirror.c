@@ -240,8 +240,7 @@ static status choose_name(char to[MIRROR_NAME], bool *same, mirror *m, object_st
     return STATUS_OK;
 }
 
-/* Fails unless this start holds the mirror. One whose objects were removed is taken hold of again before the next
- * attempt. */
+/* Fails unless this start holds the mirror. An emptied mirror is taken hold of again before the next attempt. */
 static status check_holder(bool *shut_out, mirror *m, object_store *s)
 {
     mirror_holder holder;

@@ -24,6 +24,7 @@
 
 enum { MAX_FILES = 100000 };
 static const int64_t DISK_RESERVE = 1 << 30; /* disk space to leave free, bytes */
+static const double LEASE = 60; /* seconds until a process that holds the lock and does not renew it has stopped */
 
 #define INDEX ".fetched.json" /* index of the folder's files: {"url": ..., "files": {NAME: {"bytes", "etag"}}} */
 
@@ -39,6 +40,7 @@ typedef struct fetch {
     int items;
     int64_t bytes, local_bytes; /* total; bytes of files that are current here */
     double start_seconds;
+    int lock; /* descriptor; -1: none */
 } fetch;
 
 /* ---- choice of objects ------------------------------------------------------------------------------------------- */
@@ -132,20 +134,52 @@ static status name_folder(fetch *f)
     return STATUS_OK;
 }
 
+/* Prints to standard error, since the command's output may go to standard output. */
+__attribute__((format(printf, 1, 2))) static void log_line(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    if (log_rank() == 0)
+        vfprintf(stderr, format, list);
+    va_end(list);
+}
+
+/* Waits for the lock while its holder, which fetches, renews it. */
+static status wait_for_lock(const fetch *f)
+{
+    struct stat lock;
+    int64_t renewed = 0, at;
+    bool told = false;
+    for (double since = clock_seconds(); flock(f->lock, LOCK_EX | LOCK_NB) != 0; clock_nap(0.05)) {
+        if (errno != EINTR && errno != EWOULDBLOCK)
+            return status_fail(STATUS_FAILED, "cannot lock %s: %s", f->folder, strerror(errno));
+        at = fstat(f->lock, &lock) == 0 ? (int64_t)lock.st_mtim.tv_sec * 1000000000 + lock.st_mtim.tv_nsec : renewed;
+        since = at != renewed ? clock_seconds() : since;
+        renewed = at;
+        if (!told)
+            log_line("%s: waits for another process that fetches it\n", f->url);
+        told = true;
+        if (clock_seconds() - since > LEASE)
+            return status_fail(
+                STATUS_FAILED,
+                "%s: another process fetches it into %s, and has not moved for %.0f s: end that process, "
+                "or set XDG_CACHE_HOME",
+                f->url, f->folder, LEASE);
+    }
+    return STATUS_OK;
+}
+
 /* Locks the folder; waits while another process fetches into it. */
-static status lock_folder(const fetch *f, int *lock)
+static status lock_folder(fetch *f)
 {
     TRY(atomic_make_folders(f->folder));
     if (chmod(f->folder, 0700) != 0)
         return status_fail(STATUS_FAILED, "cannot keep files in %s: %s", f->folder, strerror(errno));
     AUTO_FREE char *path = must_format("%s/.lock", f->folder);
-    *lock = open(path, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0600);
-    while (*lock >= 0 && flock(*lock, LOCK_EX) != 0)
-        if (errno != EINTR) {
-            close(*lock);
-            *lock = -1;
-        }
-    return *lock < 0 ? status_fail(STATUS_FAILED, "cannot lock %s: %s", path, strerror(errno)) : STATUS_OK;
+    f->lock = open(path, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (f->lock < 0)
+        return status_fail(STATUS_FAILED, "cannot lock %s: %s", path, strerror(errno));
+    return wait_for_lock(f);
 }
 
 static status read_index(fetch *f)
@@ -249,19 +283,10 @@ static void record_fetched(void *context, int item)
         log_warn("%s", status_message());
 }
 
-/* Prints to standard error, since the command's output may go to standard output. */
-__attribute__((format(printf, 1, 2))) static void log_line(const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    if (log_rank() == 0)
-        vfprintf(stderr, format, list);
-    va_end(list);
-}
-
 static void log_progress(void *context, int64_t bytes)
 {
     const fetch *f = context;
+    (void)futimens(f->lock, NULL); /* renews the lock */
     log_line("%s: %s of %s, %s/s\n", f->url, BYTES_TEXT(f->local_bytes + bytes), BYTES_TEXT(f->bytes),
              BYTES_TEXT((double)bytes / (clock_seconds() - f->start_seconds)));
 }
@@ -286,11 +311,10 @@ static status fetch_missing(fetch *f)
 
 static status fetch_all(fetch *f)
 {
-    AUTO_CLOSE lock = -1; /* closing unlocks */
     TRY(object_open(&f->s, f->bucket, NULL));
     TRY(choose_checkpoint(f));
     TRY(name_folder(f));
-    TRY(lock_folder(f, &lock));
+    TRY(lock_folder(f));
     AUTO_FREE char *mark = must_format("%s/" FOLDER_NO_VALUES, f->folder);
     if (f->part == FOLDER_HEADERS)
         TRY(atomic_replace(mark, "", 0));
@@ -310,11 +334,13 @@ static void free_fetch(fetch *f)
     free(f->folder);
     free(f->bucket);
     free(f->prefix);
+    if (f->lock >= 0)
+        close(f->lock);
 }
 
 status folder_local(char **out, const char *path, folder_part part)
 {
-    RELEASED_BY(free_fetch) fetch f = {.url = path, .part = part};
+    RELEASED_BY(free_fetch) fetch f = {.url = path, .part = part, .lock = -1};
     if (!object_is_url(path)) {
         *out = must_strdup(path);
         return STATUS_OK;

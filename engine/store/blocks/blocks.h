@@ -2,7 +2,7 @@
  * another one has fetched, and announces its next reads so that they are fetched ahead.
  *
  * Processes and jobs that name the same folder share it. No two of them fetch the same block: the fetching one holds
- * its lock, and the others wait for its file. The folder takes at most `bytes` and evicts the least recently used
+ * its lock, and the others wait for its file, unless it makes no progress: then they fetch it themselves. The folder takes at most `bytes` and evicts the least recently used
  * blocks. Blocks of an object's other versions have other names. Each 64 KiB of a file have a checksum: damaged blocks
  * are reported and fetched again. If the folder cannot be written, blocks stay in this process's memory alone, which is
  * bounded, and one warning says so.
@@ -35,6 +35,7 @@ typedef struct blocks_settings {
     const char *folder;   /* NULL: none is known, blocks stay in memory */
     int64_t bytes;        /* capacity of the folder */
     int sharers;          /* processes of this machine that fetch ahead into it, including this one */
+    double wait;          /* seconds to wait for another process without progress; 0: 10 */
     object_limits limits; /* `stop`: reading fails soon once it is true */
 } blocks_settings;
 

@@ -102,6 +102,14 @@ static bool is_held(int descriptor, const blocks_name *name)
     return fcntl(descriptor, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
 }
 
+int64_t blocks_disk_progress(const blocks_disk *d, const blocks_name *name)
+{
+    char path[PATH];
+    struct stat facts;
+    write_path(path, d, name, true);
+    return lstat(path, &facts) == 0 ? (int64_t)facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec : 0;
+}
+
 /* Takes the lock for adding blocks. A running holder keeps it briefly; fails with ETIMEDOUT if it is stopped. */
 static bool lock_admission(int descriptor)
 {

@@ -35,6 +35,8 @@ int blocks_disk_descriptor(const blocks_disk *d);
 /* False: another process or thread holds it. blocks_disk_unlock releases it, and so does closing the descriptor. */
 bool blocks_disk_lock(int descriptor, const blocks_name *name);
 void blocks_disk_unlock(int descriptor, const blocks_name *name);
+/* Returns a number that changes while the lock's holder writes the file; 0: there is no unfinished file. */
+int64_t blocks_disk_progress(const blocks_disk *d, const blocks_name *name);
 
 /* True if a file of `bytes` bytes is there. Marks it as used now. */
 bool blocks_disk_has(const blocks_disk *d, const blocks_name *name, int64_t bytes);

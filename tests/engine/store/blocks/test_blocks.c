@@ -1,6 +1,7 @@
 /* Objects read in blocks through a folder: what is read is what the store has, whatever the network, the disk and
  * other processes do; the folder stays within its size, and no block is fetched twice. Beside the stand-in, these
  * tests run against a real store where PHALANX_S3_REAL names a bucket of it (interop_s3.py). */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,8 @@ enum { BLOCK = 128 << 10, BYTES = 20 * BLOCK + 12345, BLOCKS = 21 };
 
 static s3_server *server; /* NULL: a real store */
 static const char *bucket = S3_SERVER_BUCKET;
-static char *data; /* of the object */
+static char *data;        /* of the object */
+static double other_wait; /* for other processes' fetches; 0: as a job waits */
 
 /* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
@@ -43,9 +45,11 @@ static char *url_of(const char *key)
 static blocks *open_in(const char *folder, int64_t bytes)
 {
     blocks *b = NULL;
-    stores_assert_ok(blocks_open(
-        &b, &(blocks_settings){
-                .folder = folder, .bytes = bytes, .sharers = 1, .limits = {.patience = 20, .first_pause = 0.001}}));
+    stores_assert_ok(blocks_open(&b, &(blocks_settings){.folder = folder,
+                                                        .bytes = bytes,
+                                                        .sharers = 1,
+                                                        .wait = other_wait,
+                                                        .limits = {.patience = 20, .first_pause = 0.001}}));
     return b;
 }
 
@@ -260,6 +264,25 @@ TEST_WITH(processes_share_a_folder_and_fetch_no_block_twice, workfolder_setup, w
         sum += WEXITSTATUS(ended);
     }
     assert_int_equal(sum, BLOCKS - 1);
+}
+
+/* A stopped process holds the locks of all blocks that are not there yet. */
+TEST_WITH(a_frozen_process_costs_one_wait_and_not_one_a_block, workfolder_setup, workfolder_teardown)
+{
+    other_wait = 0.3;
+    blocks *b = open_in(*state, 1 << 30);
+    other_wait = 0;
+    blocks_object *o = find(b, "data");
+    char byte;
+    stores_assert_ok(blocks_read(o, &byte, 0, 1));
+    AUTO_FREE char *path = workfolder_path(*state, "lock");
+    AUTO_CLOSE frozen = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(fcntl(frozen, F_OFD_SETLK, &(struct flock){.l_type = F_WRLCK, .l_start = 1}), 0);
+    double began = clock_seconds();
+    assert_true(blocks_expect(o, 5 * BLOCK, 8 * BLOCK)); /* four threads wait, too, and meanwhile */
+    assert_true(reads_all(o));
+    assert_true(clock_seconds() - began >= 0.3 && clock_seconds() - began < 3);
+    blocks_close(b);
 }
 
 TEST_WITH(processes_that_have_little_room_read_the_truth_too, workfolder_setup, workfolder_teardown)

@@ -1,7 +1,5 @@
 #include "engine/files/tensorboard.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +13,7 @@
 #include "memory/log.h"
 
 struct tensorboard {
-    char *path;
-    int descriptor;
+    lines *records;
 };
 
 /* ---- protobuf ---- */
@@ -75,7 +72,7 @@ static uint32_t mask_checksum(const void *data, int64_t bytes)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* Writes a record at once, so that a reader sees whole records; frees the event. */
+/* Writes a record whole; frees the event. */
 static status put_record(tensorboard *t, message *event)
 {
     message record = {0};
@@ -86,9 +83,7 @@ static status put_record(tensorboard *t, message *event)
     append_bytes(&record, event->data, event->bytes);
     crc = mask_checksum(event->data, event->bytes);
     append_bytes(&record, &crc, sizeof crc);
-    status s = atomic_write_all(t->descriptor, record.data, record.bytes, -1) == record.bytes
-                   ? STATUS_OK
-                   : status_fail(STATUS_FAILED, "cannot write %s: %s", t->path, strerror(errno));
+    status s = lines_put(t->records, record.data, record.bytes, false);
     free(record.data);
     free(event->data);
     return s;
@@ -138,7 +133,7 @@ static int64_t whole_records(const mapping *file)
     return at;
 }
 
-/* Resumes the newest file; t->descriptor stays -1 if there is none, and a new one is to be made. */
+/* Resumes the newest file; t->records stays NULL if there is none, and a new one is to be made. */
 static status go_on(tensorboard *t, const char *folder)
 {
     mapping file;
@@ -146,21 +141,17 @@ static status go_on(tensorboard *t, const char *folder)
     TRY(newest_file(&name, folder));
     if (!name)
         return STATUS_OK;
-    t->path = must_format("%s/%s", folder, name);
-    TRY(lines_own(t->path));
-    if (mapping_open(&file, t->path) == STATUS_OK) {
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    TRY(lines_own(path));
+    if (mapping_open(&file, path) == STATUS_OK) {
         int64_t whole = whole_records(&file), all = file.bytes;
         uint64_t length;
         bool torn = true; /* unless records that must be kept follow a damaged one */
         for (int64_t at = whole + 1; at < all && torn; at++)
             torn = !is_length(&file, at, &length);
         mapping_close(&file);
-        if (whole > 0 && torn && (whole == all || truncate(t->path, whole) == 0))
-            t->descriptor = open(t->path, O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);
-    }
-    if (t->descriptor < 0) {
-        free(t->path);
-        t->path = NULL;
+        if (whole > 0 && torn && (whole == all || truncate(path, whole) == 0))
+            (void)lines_open(&t->records, path);
     }
     return STATUS_OK;
 }
@@ -169,10 +160,8 @@ static status begin_file(tensorboard *t, const char *folder, double wall_time)
 {
     char host[256] = "localhost";
     (void)gethostname(host, sizeof host - 1);
-    t->path = must_format("%s/" PREFIX "%010lld.%s.%d", folder, (long long)wall_time, host, (int)getpid());
-    t->descriptor = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (t->descriptor < 0)
-        return status_fail(STATUS_FAILED, "cannot create %s: %s", t->path, strerror(errno));
+    AUTO_FREE char *path = must_format("%s/" PREFIX "%010lld.%s.%d", folder, (long long)wall_time, host, (int)getpid());
+    TRY(lines_open(&t->records, path));
     message event = {0};
     put_double(&event, 1, wall_time);
     put_bytes(&event, 3, "brain.Event:2", 13); /* the version that readers expect first */
@@ -198,9 +187,8 @@ status tensorboard_open(tensorboard **out, const char *folder, int64_t first_ste
 {
     TRY(atomic_make_folders(folder));
     AUTO(tensorboard) *t = must_calloc(1, sizeof *t);
-    t->descriptor = -1;
     TRY(go_on(t, folder));
-    TRY(t->descriptor >= 0 ? start_session(t, first_step, wall_time) : begin_file(t, folder, wall_time));
+    TRY(t->records ? start_session(t, first_step, wall_time) : begin_file(t, folder, wall_time));
     *out = TAKE(t);
     return STATUS_OK;
 }
@@ -229,8 +217,6 @@ void tensorboard_close(tensorboard *t)
 {
     if (!t)
         return;
-    if (t->descriptor >= 0)
-        close(t->descriptor);
-    free(t->path);
+    lines_close(t->records);
     free(t);
 }

@@ -542,8 +542,8 @@ status resources_look(resources *r, int64_t step, bool now)
     gather_figures(&f, r, &here);
     r->before = here;
     r->written = true;
-    status s = write_line(r, &f, step, here.time);
-    return s == STATUS_OK ? write_events(r, &f, step, here.time) : s;
+    status s = write_line(r, &f, step, here.time), events = write_events(r, &f, step, here.time);
+    return s == STATUS_OK ? events : s;
 }
 
 void resources_close(resources *r)

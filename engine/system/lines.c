@@ -16,14 +16,25 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
+enum { MOST_KEPT = 16 << 20 }; /* bytes of lines that wait for a disk that fails */
+
+/* A line that could not be written yet. */
+typedef struct kept_line {
+    struct kept_line *next;
+    int64_t bytes;
+    char data[];
+} kept_line;
+
 struct lines {
     char *path, *folder;
     int file;                /* -1: none at the moment */
     int moved;               /* moved away with its folder, and gets the same lines in case it comes back; -1: none */
     int home;                /* the folder of `file`, open; -1: it is not known */
     _Atomic(bool) displaced; /* `file` was moved with its folder, and another run's folder has the name */
-    long long lost;
-    pthread_mutex_t lock; /* one thread at a time looks and writes */
+    kept_line *kept, **kept_end; /* in order; kept_end: where the next one is linked */
+    int64_t kept_bytes;
+    long long kept_count, lost; /* lost: lines that were not kept either */
+    pthread_mutex_t lock;       /* one thread at a time looks and writes */
 };
 
 static status fail_lines(const lines *l, int error)
@@ -73,6 +84,7 @@ status lines_open(lines **out, const char *path)
     AUTO(lines) *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
     l->file = l->moved = l->home = -1;
+    l->kept_end = &l->kept;
     pthread_mutex_init(&l->lock, NULL);
     AUTO_FREE char *copy = must_strdup(path);
     l->folder = must_strdup(dirname(copy));
@@ -172,12 +184,12 @@ static status check_file(lines *l)
     return begin_anew(l);
 }
 
-/* Writes the text whole, or not at all. */
-static status append_text(const lines *l, int file, const char *text)
+/* Writes the bytes whole, or not at all. */
+static status append_bytes(const lines *l, int file, const void *data, int64_t bytes)
 {
     struct stat before;
     bool known = fstat(file, &before) == 0; /* a failing fstat loses no line */
-    int64_t bytes = (int64_t)strlen(text), done = atomic_write_all(file, text, bytes, -1);
+    int64_t done = atomic_write_all(file, data, bytes, -1);
     if (done == bytes)
         return STATUS_OK;
     status s = fail_lines(l, errno);
@@ -185,19 +197,59 @@ static status append_text(const lines *l, int file, const char *text)
                                                                     : s;
 }
 
-status lines_write(lines *l, const char *text, bool here)
+static void keep_line(lines *l, const void *data, int64_t bytes)
+{
+    if (l->kept_bytes + bytes > MOST_KEPT) {
+        l->lost++;
+        return;
+    }
+    kept_line *k = must_alloc(sizeof *k + (unsigned long)bytes);
+    k->next = NULL;
+    k->bytes = bytes;
+    memcpy(k->data, data, (size_t)bytes);
+    *l->kept_end = k;
+    l->kept_end = &k->next;
+    l->kept_bytes += bytes;
+    l->kept_count++;
+}
+
+static void drop_first(lines *l)
+{
+    kept_line *k = l->kept;
+    l->kept = k->next;
+    l->kept_end = l->kept ? l->kept_end : &l->kept;
+    l->kept_bytes -= k->bytes;
+    l->kept_count--;
+    free(k);
+}
+
+/* Writes the lines that wait, in order. */
+static status write_kept(lines *l)
+{
+    for (; l->kept; drop_first(l))
+        TRY(append_bytes(l, l->file, l->kept->data, l->kept->bytes));
+    return STATUS_OK;
+}
+
+status lines_put(lines *l, const void *data, int64_t bytes, bool here)
 {
     pthread_mutex_lock(&l->lock);
     status s = check_file(l);
-    if (s == STATUS_OK && !here && l->moved >= 0 && append_text(l, l->moved, text) != STATUS_OK) {
+    if (s == STATUS_OK && !here && l->moved >= 0 && append_bytes(l, l->moved, data, bytes) != STATUS_OK) {
         close(l->moved); /* gives up the moved file if it cannot be written */
         l->moved = -1;
     }
-    if (s == STATUS_OK)
-        s = append_text(l, l->file, text);
-    l->lost += s != STATUS_OK;
+    s = s == STATUS_OK ? write_kept(l) : s;
+    s = s == STATUS_OK ? append_bytes(l, l->file, data, bytes) : s;
+    if (s != STATUS_OK)
+        keep_line(l, data, bytes);
     pthread_mutex_unlock(&l->lock);
     return s;
+}
+
+status lines_write(lines *l, const char *text, bool here)
+{
+    return lines_put(l, text, (int64_t)strlen(text), here);
 }
 
 bool lines_are_here(lines *l, bool look_now)
@@ -212,13 +264,19 @@ bool lines_are_here(lines *l, bool look_now)
 
 long long lines_lost(const lines *l)
 {
-    return l->lost;
+    return l->lost + l->kept_count;
 }
 
 void lines_close(lines *l)
 {
     if (!l)
         return;
+    if (l->kept && check_file(l) == STATUS_OK)
+        (void)write_kept(l);
+    if (l->kept)
+        log_warn("%s: %lld lines at its end are missing: %s", l->path, lines_lost(l), status_message());
+    while (l->kept)
+        drop_first(l);
     if (l->file >= 0)
         close(l->file);
     if (l->moved >= 0)

@@ -16,13 +16,15 @@ status lines_open(lines **out, const char *path);
 /* Appends a line; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder
  * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. A folder
  * that takes its place with a file of that name is another run's: the lines go only to the moved file. After a failure
- * the file is as it was, and the next line is tried like any other. With `here` the line is about the file's folder: a
- * file that was moved with its folder does not get it. */
+ * the file is as it was; the line is kept, with up to 16 MiB of those after it, and written before the next one. With
+ * `here` the line is about the file's folder: a file that was moved with its folder does not get it. */
 status lines_write(lines *l, const char *text, bool here);
+/* Appends a record of bytes in the same way. */
+status lines_put(lines *l, const void *data, int64_t bytes, bool here);
 /* Returns false if another run's folder has the name of this one's, which was moved; true if unknown. Any thread.
  * Without `look`, returns the cached result. */
 bool lines_are_here(lines *l, bool look);
-/* Returns the number of lines that could not be written so far. */
+/* Returns the number of lines that are not in the file: kept or lost. */
 long long lines_lost(const lines *l);
-void lines_close(lines *l);
+void lines_close(lines *l); /* tries once more to write what is kept */
 AUTO_CLOSES(lines, lines_close)

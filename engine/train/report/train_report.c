@@ -285,14 +285,15 @@ static status write_events(training *t, const report_step *s)
     return tensorboard_write(t->report->board, values, count, s->step, s->time);
 }
 
-/* Reports a failure to write metrics once: lost lines are counted, and the next line retries. */
+/* Reports a failure to write metrics once: lines are kept for a while, and the next line retries. */
 static void metrics_done(training *t, status s)
 {
     if ((s != STATUS_OK) == t->report->metrics_failing)
         return;
     t->report->metrics_failing = s != STATUS_OK;
     if (!t->report->metrics_failing) {
-        log_warn("metrics are written again; %lld lines are missing", lines_lost(t->report->metrics));
+        log_warn("metrics are written again, with the lines since; %lld lines are missing",
+                 lines_lost(t->report->metrics));
         return;
     }
     log_warn("%s; the run goes on without its metrics", status_message());
@@ -415,8 +416,8 @@ void training_report_step(training *t, const training_figures *f)
     if (c->run.log_every > 0 && (t->at.step % c->run.log_every == 0 || t->at.step == c->train.steps || r.skipped))
         report_line(stdout, &r, c->run.log_format == CONFIG_LOG_JSON);
     screen_done(t, errno);
-    status s = report_metrics(t->report->metrics, &r);
-    metrics_done(t, s == STATUS_OK ? write_events(t, &r) : s);
+    status s = report_metrics(t->report->metrics, &r), events = write_events(t, &r);
+    metrics_done(t, s == STATUS_OK ? events : s);
 }
 
 static status write_evaluation_events(training *t, const report_result *r)
@@ -424,13 +425,13 @@ static status write_evaluation_events(training *t, const report_result *r)
     tensorboard_value value = {"validation/loss", r->loss};
     if (!t->report->board)
         return STATUS_OK;
-    TRY(tensorboard_write(t->report->board, &value, 1, r->step, r->time));
+    status s = tensorboard_write(t->report->board, &value, 1, r->step, r->time);
     for (int i = 0; r->sets > 1 && i < r->sets; i++) {
         AUTO_FREE char *tag = must_format("validation/%s", r->name[i]);
         value = (tensorboard_value){tag, r->losses[i]};
-        TRY(tensorboard_write(t->report->board, &value, 1, r->step, r->time));
+        s = tensorboard_write(t->report->board, &value, 1, r->step, r->time);
     }
-    return STATUS_OK;
+    return s;
 }
 
 /* Returns the last part of a data set's path, or all of it if two ends are equal. */
@@ -469,8 +470,8 @@ void training_report_evaluation(training *t, const double *losses, double second
     watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "writing metrics");
     report_evaluation(stdout, &r, t->config->run.log_format == CONFIG_LOG_JSON);
     screen_done(t, errno);
-    status s = report_metrics_evaluation(t->report->metrics, &r);
-    metrics_done(t, s == STATUS_OK ? write_evaluation_events(t, &r) : s);
+    status s = report_metrics_evaluation(t->report->metrics, &r), events = write_evaluation_events(t, &r);
+    metrics_done(t, s == STATUS_OK ? events : s);
 }
 
 void training_report_event(training *t, const report_event *what)

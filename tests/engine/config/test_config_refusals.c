@@ -25,9 +25,11 @@ static const struct {
     {SMALL "zzzzzz: 3\n", NULL, "a.yaml:2: unknown key zzzzzz; `phalanx train --help` lists all keys"},
     {SMALL "[1, 2]: 3\n", NULL, "a.yaml:2: unknown key (not a word); `phalanx train --help` lists all keys"},
     {SMALL "\"\": {}\n", NULL, "a.yaml:2: unknown key (not a word); `phalanx train --help` lists all keys"},
-    {SMALL "\"a\\nb\": 1\n", NULL, "a.yaml:2: unknown key a?b; `phalanx train --help` lists all keys"},
+    {SMALL "\"a\\nb\": 1\n", NULL, "a.yaml:2: unknown key (not a word); `phalanx train --help` lists all keys"},
     {"model:\n  rope_scaling: {facto: 2}\n", NULL,
      "a.yaml:2: unknown key model.rope_scaling.facto; did you mean model.rope_scaling.factor?"},
+    {"root:$6$salt$hash:20228:0:99999:7::: \n", NULL,
+     "a.yaml:1: unknown key (not a word); `phalanx train --help` lists all keys"},
     {SMALL, "train.stesp=3", "command line: unknown key train.stesp; did you mean train.steps?"},
     {SMALL, "train.learning_rate=3", "command line: unknown key train.learning_rate; did you mean optimizer.lr?"},
     {SMALL, "num-layers=3", "command line: unknown key num-layers; did you mean model.layers?"},
@@ -39,10 +41,10 @@ static const struct {
     {SMALL, "train.steps", "command line: expected section.key=value, not train.steps"},
     {SMALL, "--steps=3", "command line: expected section.key=value, not --steps=3"},
     {SMALL, "train.steps=#", "command line: train.steps: no value after the ="},
-    {SMALL "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4"
-           "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4: 1\n",
-     NULL,
-     "a.yaml:2: unknown key "
+    {SMALL,
+     "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4"
+     "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4=1",
+     "command line: unknown key "
      "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4"
      "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4...; `phalanx train --help` lists "
      "all keys"},

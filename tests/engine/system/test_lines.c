@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "engine/system/lines.h"
@@ -42,6 +43,21 @@ int fstat(int file, struct stat *out)
         return -1;
     }
     return fstatat(file, "", out, AT_EMPTY_PATH);
+}
+
+/* While set, no write has room; a write finds `room` bytes of it. */
+static bool is_full;
+static size_t room;
+
+ssize_t write(int file, const void *data, size_t bytes)
+{
+    size_t now = is_full && bytes > room ? room : bytes;
+    if (is_full && now == 0) {
+        errno = EDQUOT;
+        return -1;
+    }
+    room -= is_full ? now : 0;
+    return (ssize_t)syscall(SYS_write, file, data, now);
 }
 
 /* A folder with a file of lines under test, and other names for folders. */
@@ -228,6 +244,54 @@ TEST(a_line_about_the_folder_is_in_that_folder_alone)
     put(&p, "2\n");
     holds(p.run, "saved\n2\n");
     holds(p.away, "1\n2\n");
+    place_close(&p);
+}
+
+TEST(lines_that_a_full_disk_refuses_are_written_later_in_order)
+{
+    enum { LINES = 600, FULL_FROM = 100, FULL_UNTIL = 318 };
+    place p;
+    place_open(&p, *state, "full");
+    AUTO_FREE char *want = must_calloc(LINES, 8);
+    for (int i = 0; i < LINES; i++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d\n", i);
+        strcat(want, text);
+        is_full = i >= FULL_FROM && i < FULL_UNTIL;
+        room = i % 3 ? 0 : 2; /* some tear a line */
+        assert_int_equal(lines_write(p.out, text, i % 2), is_full ? STATUS_FAILED : STATUS_OK);
+        assert_int_equal(lines_lost(p.out), is_full ? i + 1 - FULL_FROM : 0);
+    }
+    holds(p.run, want);
+    is_full = true;
+    room = 0;
+    assert_int_equal(lines_write(p.out, "last\n", false), STATUS_FAILED);
+    is_full = false;
+    lines_close(p.out); /* writes it */
+    p.out = NULL;
+    AUTO_FREE char *all = must_format("%slast\n", want);
+    holds(p.run, all);
+    place_close(&p);
+}
+
+TEST(sixteen_mebibytes_of_lines_are_kept_and_the_others_counted)
+{
+    enum { BYTES = 1 << 20, LINES = 20, KEPT = 16 };
+    place p;
+    place_open(&p, *state, "long");
+    AUTO_FREE char *text = must_calloc(BYTES + 1, 1), *path = workfolder_path(p.run, "lines");
+    memset(text, 'x', BYTES - 1);
+    text[BYTES - 1] = '\n';
+    is_full = true;
+    for (int i = 0; i < LINES; i++)
+        assert_int_equal(lines_write(p.out, text, false), STATUS_FAILED);
+    assert_int_equal(lines_lost(p.out), LINES);
+    is_full = false;
+    put(&p, "after\n");
+    assert_int_equal(lines_lost(p.out), LINES - KEPT);
+    struct stat facts;
+    assert_int_equal(stat(path, &facts), 0);
+    assert_int_equal(facts.st_size, KEPT * BYTES + 6);
     place_close(&p);
 }
 

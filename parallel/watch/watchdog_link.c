@@ -132,12 +132,12 @@ static void add_address(invitation *all, const struct sockaddr *address, uint16_
 
 /* The loopback address comes first: only ranks on this machine try it. Then the interfaces' addresses, IPv4 before
  * IPv6. */
-static void list_addresses(invitation *all, uint16_t port)
+static void list_addresses(invitation *all, uint16_t port, bool one_machine)
 {
     struct sockaddr_in loopback = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     add_address(all, (const struct sockaddr *)&loopback, port);
     struct ifaddrs *list = NULL;
-    if (getifaddrs(&list))
+    if (one_machine || getifaddrs(&list))
         return;
     for (int family = 0; family < 2; family++)
         for (const struct ifaddrs *a = list; a; a = a->ifa_next) {
@@ -151,25 +151,29 @@ static void list_addresses(invitation *all, uint16_t port)
     freeifaddrs(list);
 }
 
-/* Opens one socket for both families if there is IPv6; returns the descriptor or -1, and the port in network order. */
-static int listen_anywhere(uint16_t *port)
+/* Returns a bound socket, or -1. */
+static int bind_socket(const struct sockaddr *to, socklen_t bytes)
+{
+    int off = 0, fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool six = to->sa_family == AF_INET6;
+    if (fd >= 0 && ((six && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off)) || bind(fd, to, bytes))) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Listens on the loopback interface if all ranks are on this machine; else on all, for both families if there is IPv6,
+ * until every rank has joined. Returns the descriptor or -1, and the port in network order. */
+static int open_listener(uint16_t *port, bool one_machine)
 {
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    struct sockaddr_in four = {.sin_family = AF_INET,
+                               .sin_addr.s_addr = htonl(one_machine ? INADDR_LOOPBACK : INADDR_ANY)};
     socklen_t bytes = sizeof six;
-    int off = 0, fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 &&
-        (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) || bind(fd, (struct sockaddr *)&six, bytes))) {
-        close(fd);
-        fd = -1;
-    }
-    if (fd < 0) {
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd >= 0 && bind(fd, (struct sockaddr *)&four, sizeof four)) {
-            close(fd);
-            return -1;
-        }
-    }
+    int fd = one_machine ? -1 : bind_socket((const struct sockaddr *)&six, sizeof six);
+    if (fd < 0)
+        fd = bind_socket((const struct sockaddr *)&four, sizeof four);
     if (fd < 0)
         return -1;
     if (listen(fd, SOMAXCONN) || getsockname(fd, (struct sockaddr *)&six, &bytes)) {
@@ -268,12 +272,13 @@ status watchdog_link_star(watchdog_link *links, comm *c)
         return STATUS_OK;
     if (rank == 0) {
         uint16_t port = 0;
+        bool one_machine = comm_local_ranks(c) == ranks;
         allow_descriptors(ranks);
-        listener = listen_anywhere(&port);
+        listener = open_listener(&port, one_machine);
         all.ok = listener >= 0 && getrandom(&all.token, sizeof all.token, 0) == sizeof all.token;
         identify_host(all.host);
         if (all.ok)
-            list_addresses(&all, port);
+            list_addresses(&all, port, one_machine);
     }
     comm_broadcast_bytes(world, &all, sizeof all, 0);
     if (!all.ok)

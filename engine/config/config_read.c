@@ -194,8 +194,8 @@ static status skip_retired(const reader *r, int i, const yaml_node_t *key, const
 
 static status read_node(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value);
 
-/* True for what may be a key's name. Nothing else of a file is shown in a message: it may be another file than meant,
- * with a secret in it. */
+/* True if the node may be a key's name. Messages show nothing else of a file: it may be another than meant, and hold a
+ * secret. */
 static bool is_word(const yaml_node_t *key)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.";

@@ -83,7 +83,7 @@ static status put_record(tensorboard *t, message *event)
     append_bytes(&record, event->data, event->bytes);
     crc = mask_checksum(event->data, event->bytes);
     append_bytes(&record, &crc, sizeof crc);
-    status s = lines_put(t->records, record.data, record.bytes, false);
+    status s = lines_write(t->records, record.data, record.bytes, false);
     free(record.data);
     free(event->data);
     return s;

@@ -494,7 +494,7 @@ static status write_line(resources *r, const figures *f, int64_t step, double ti
         fprintf(out, ", \"%s\": %.12g", f->item[i].name, f->item[i].value);
     fputs("}\n", out);
     fclose(out);
-    return lines_write(r->lines, text, false);
+    return lines_write(r->lines, text, (int64_t)bytes, false);
 }
 
 static status write_events(resources *r, const figures *f, int64_t step, double time)

@@ -147,13 +147,12 @@ __attribute__((format(printf, 1, 2))) static void log_line(const char *format, .
 /* Waits for the lock while its holder, which fetches, renews it. */
 static status wait_for_lock(const fetch *f)
 {
-    struct stat lock;
-    int64_t renewed = 0, at;
+    double renewed = 0, at = 0;
     bool told = false;
     for (double since = clock_seconds(); flock(f->lock, LOCK_EX | LOCK_NB) != 0; clock_nap(0.05)) {
         if (errno != EINTR && errno != EWOULDBLOCK)
             return status_fail(STATUS_FAILED, "cannot lock %s: %s", f->folder, strerror(errno));
-        at = fstat(f->lock, &lock) == 0 ? (int64_t)lock.st_mtim.tv_sec * 1000000000 + lock.st_mtim.tv_nsec : renewed;
+        (void)!pread(f->lock, &at, sizeof at, 0);
         since = at != renewed ? clock_seconds() : since;
         renewed = at;
         if (!told)
@@ -286,7 +285,8 @@ static void record_fetched(void *context, int item)
 static void log_progress(void *context, int64_t bytes)
 {
     const fetch *f = context;
-    (void)futimens(f->lock, NULL); /* renews the lock */
+    const double now = clock_seconds();
+    (void)!pwrite(f->lock, &now, sizeof now, 0); /* renews the lock, by whatever number */
     log_line("%s: %s of %s, %s/s\n", f->url, BYTES_TEXT(f->local_bytes + bytes), BYTES_TEXT(f->bytes),
              BYTES_TEXT((double)bytes / (clock_seconds() - f->start_seconds)));
 }

@@ -231,7 +231,7 @@ static status write_kept(lines *l)
     return STATUS_OK;
 }
 
-status lines_put(lines *l, const void *data, int64_t bytes, bool here)
+status lines_write(lines *l, const void *data, int64_t bytes, bool here)
 {
     pthread_mutex_lock(&l->lock);
     status s = check_file(l);
@@ -245,11 +245,6 @@ status lines_put(lines *l, const void *data, int64_t bytes, bool here)
         keep_line(l, data, bytes);
     pthread_mutex_unlock(&l->lock);
     return s;
-}
-
-status lines_write(lines *l, const char *text, bool here)
-{
-    return lines_put(l, text, (int64_t)strlen(text), here);
 }
 
 bool lines_are_here(lines *l, bool look_now)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "memory/scope.h"
 #include "memory/status.h"
@@ -13,14 +14,13 @@ typedef struct lines lines;
 status lines_own(const char *path);
 /* Opens `path` to append to, and makes it if it is not there. */
 status lines_open(lines **out, const char *path);
-/* Appends a line; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder
- * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. A folder
- * that takes its place with a file of that name is another run's: the lines go only to the moved file. After a failure
- * the file is as it was; the line is kept, with up to 16 MiB of those after it, and written before the next one. With
- * `here` the line is about the file's folder: a file that was moved with its folder does not get it. */
-status lines_write(lines *l, const char *text, bool here);
-/* Appends a record of bytes in the same way. */
-status lines_put(lines *l, const void *data, int64_t bytes, bool here);
+/* Appends a line, its newline included, or another record. A file that was deleted or replaced meanwhile is made
+ * again, its folder too; one that was moved with its folder gets the same lines, so that it lacks none when the folder
+ * is back. A folder that takes its place with a file of that name is another run's: the lines go only to the moved
+ * file. After a failure the file is as it was; the line is kept, with up to 16 MiB of those after it, and written
+ * before the next one. With `here` the line is about the file's folder: a file that was moved with its folder does not
+ * get it. */
+status lines_write(lines *l, const void *data, int64_t bytes, bool here);
 /* Returns false if another run's folder has the name of this one's, which was moved; true if unknown. Any thread.
  * Without `look`, returns the cached result. */
 bool lines_are_here(lines *l, bool look);

@@ -248,7 +248,7 @@ static void server_files_line(server *v, const roster_part *part, int64_t base, 
                   (json_int_t)base, "tokens", (json_int_t)part->tokens, "share", share, "answer", words[part->refusal]);
     AUTO_FREE char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     AUTO_FREE char *line = text ? must_format("%s\n", text) : NULL;
-    if (line && lines_write(v->lines, line, false) != STATUS_OK)
+    if (line && lines_write(v->lines, line, (int64_t)strlen(line), false) != STATUS_OK)
         log_warn("%s; the server goes on", status_message());
 }
 

@@ -85,7 +85,6 @@ struct blocks {
     blocks_counts counts;
     double write_after; /* earliest time of the next write to the folder */
     bool told, told_damage, distrusted;
-    double wait_after; /* earliest time of the next wait for another process's fetch */
 
     /* One chunk of a file, used by the reader. */
     char *chunk;
@@ -93,9 +92,7 @@ struct blocks {
     int64_t chunk_block, chunk_number;
 };
 
-/* Seconds. WAIT_FOR_OTHERS: for another process that fetches a block and shows no progress; WAIT_AGAIN: until such a
- * wait is tried again, so that a frozen process costs one wait and not one a block. */
-static const double WAIT_FOR_OTHERS = 10, WAIT_AGAIN = 600, WRITE_AGAIN = 60;
+static const double WRITE_AGAIN = 60; /* seconds */
 
 static int64_t block_bytes(const blocks_object *o, int64_t block)
 {
@@ -288,56 +285,21 @@ static status check_sum(blocks_object *o, int64_t block, const void *data)
                              o->owner->bucket[o->bucket], o->key);
 }
 
-/* Notes that a wait has ended in vain: its holder may be frozen. */
-static void stop_waiting(blocks *b)
-{
-    worker_lock(&b->worker);
-    b->wait_after = clock_seconds() + WAIT_AGAIN;
-    worker_unlock(&b->worker);
-    log_fetch(b, "another process that fetches a block does not move (is it stopped?)");
-}
-
-/* Returns the seconds that one may wait for another process now; 0: none. */
-static double patience_now(blocks *b)
-{
-    double most = b->settings.wait > 0 ? b->settings.wait : WAIT_FOR_OTHERS;
-    WORKER_HELD(&b->worker);
-    return clock_seconds() < b->wait_after ? 0 : most;
-}
-
-/* Waits until no other process or thread fetches the block, while that one makes progress. True: this thread holds its
- * lock; *there: its file has come. */
+/* Waits until no other process or thread fetches the block. True: this thread holds its lock; *there: its file has
+ * come. */
 static bool lock_block(bool *there, fetcher *h, const blocks_name *name, int64_t bytes)
 {
     blocks *b = h->owner;
-    int64_t progress = -1;
     *there = false;
     if (!may_write(b) || h->locks < 0)
         return false;
-    for (double since = clock_seconds(); !atomic_load(&b->worker.stop);) {
-        bool locked = blocks_disk_lock(h->locks, name);
-        int error = errno;
-        *there = blocks_disk_has(b->disk, name, bytes);
-        if (locked && *there)
-            blocks_disk_unlock(h->locks, name);
-        if (*there || locked)
-            return locked && !*there;
-        if (error != EAGAIN && error != EACCES && error != EINTR) {
-            rest_disk(b, error);
-            return false;
-        }
-        double patience = patience_now(b), now = clock_seconds();
-        int64_t seen = blocks_disk_progress(b->disk, name);
-        since = seen != progress ? now : since;
-        progress = seen;
-        if (now - since >= patience) {
-            if (patience > 0)
-                stop_waiting(b);
-            return false;
-        }
-        clock_nap(0.002);
-    }
-    return false;
+    blocks_turn turn = blocks_disk_wait(b->disk, h->locks, name, bytes, &b->worker.stop);
+    if (turn == BLOCKS_STUCK && !atomic_load(&b->worker.stop))
+        log_fetch(b, "another process that fetches a block does not move (is it stopped?)");
+    if (turn == BLOCKS_UNLOCKED)
+        rest_disk(b, errno);
+    *there = turn == BLOCKS_COME;
+    return turn == BLOCKS_LOCKED;
 }
 
 static void keep_block(fetcher *h, const blocks_name *name, const void *data, int64_t bytes)
@@ -721,7 +683,7 @@ status blocks_open(blocks **out, const blocks_settings *settings)
     bool kept = settings->use == BLOCKS_KEPT, in_order = settings->use == BLOCKS_IN_ORDER;
     if (kept && !folder)
         log_fetch(b, "no folder is known");
-    else if (kept && blocks_disk_open(&b->disk, folder, b->settings.bytes) != STATUS_OK) {
+    else if (kept && blocks_disk_open(&b->disk, folder, b->settings.bytes, settings->wait) != STATUS_OK) {
         AUTO_FREE char *why = must_strdup(status_message());
         log_fetch(b, why);
     }

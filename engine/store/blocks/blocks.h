@@ -2,10 +2,10 @@
  * another one has fetched, and announces its next reads so that they are fetched ahead.
  *
  * Processes and jobs that name the same folder share it. No two of them fetch the same block: the fetching one holds
- * its lock, and the others wait for its file, unless it makes no progress: then they fetch it themselves. The folder takes at most `bytes` and evicts the least recently used
- * blocks. Blocks of an object's other versions have other names. Each 64 KiB of a file have a checksum: damaged blocks
- * are reported and fetched again. If the folder cannot be written, blocks stay in this process's memory alone, which is
- * bounded, and one warning says so.
+ * its lock, and the others wait for its file while it makes progress; without, they fetch it themselves. The folder
+ * takes at most `bytes` and evicts the least recently used blocks. Blocks of an object's other versions have other
+ * names. Each 64 KiB of a file have a checksum: damaged blocks are reported and fetched again. If the folder cannot be
+ * written, blocks stay in this process's memory alone, which is bounded, and one warning says so.
  *
  * A reader of one object from its beginning to its end needs no folder and announces no reads: blocks_open_one.
  *

@@ -17,7 +17,8 @@
 #include "memory/scope.h"
 
 enum { MAX_FILES = 1 << 16, PATH = 4096, NAME = 80 };
-static const double ADMISSION_SECONDS = 10; /* patience for the lock */
+/* Seconds: patience for the admission lock, and for a block's; pause between waits for blocks' locks. */
+static const double ADMISSION_SECONDS = 10, WAIT_FOR_OTHERS = 10, WAIT_AGAIN = 600;
 
 /* A file of the folder, as eviction sees it. */
 typedef struct entry {
@@ -31,6 +32,8 @@ struct blocks_disk {
     int64_t bytes;  /* capacity */
     entry *entries; /* [MAX_FILES], used under the admission lock */
     pthread_mutex_t entries_lock;
+    double patience;
+    _Atomic double wait_after; /* earliest time of the next wait for another process */
 };
 
 static void write_name(char out[NAME], const blocks_name *name, bool unfinished)
@@ -86,11 +89,6 @@ int blocks_disk_descriptor(const blocks_disk *d)
     return open(path, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
-bool blocks_disk_lock(int descriptor, const blocks_name *name)
-{
-    return set_lock(descriptor, lock_byte(name), F_WRLCK);
-}
-
 void blocks_disk_unlock(int descriptor, const blocks_name *name)
 {
     (void)set_lock(descriptor, lock_byte(name), F_UNLCK);
@@ -100,14 +98,6 @@ static bool is_held(int descriptor, const blocks_name *name)
 {
     struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = lock_byte(name), .l_len = 1};
     return fcntl(descriptor, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
-}
-
-int64_t blocks_disk_progress(const blocks_disk *d, const blocks_name *name)
-{
-    char path[PATH];
-    struct stat facts;
-    write_path(path, d, name, true);
-    return lstat(path, &facts) == 0 ? (int64_t)facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec : 0;
 }
 
 /* Takes the lock for adding blocks. A running holder keeps it briefly; fails with ETIMEDOUT if it is stopped. */
@@ -253,6 +243,43 @@ bool blocks_disk_has(const blocks_disk *d, const blocks_name *name, int64_t byte
     return file >= 0;
 }
 
+/* Returns a number that changes while the lock's holder writes the file; 0: there is no unfinished file. */
+static int64_t progress_of(const blocks_disk *d, const blocks_name *name)
+{
+    char path[PATH];
+    struct stat facts;
+    write_path(path, d, name, true);
+    return lstat(path, &facts) == 0 ? (int64_t)facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec : 0;
+}
+
+blocks_turn blocks_disk_wait(blocks_disk *d, int locks, const blocks_name *name, int64_t bytes, const atomic_bool *stop)
+{
+    int64_t progress = -1;
+    for (double since = 0, now; !atomic_load(stop); clock_nap(0.002)) {
+        bool locked = set_lock(locks, lock_byte(name), F_WRLCK);
+        int error = errno;
+        bool there = blocks_disk_has(d, name, bytes);
+        if (locked && there)
+            blocks_disk_unlock(locks, name);
+        if (there || locked)
+            return there ? BLOCKS_COME : BLOCKS_LOCKED;
+        errno = error;
+        if (error != EAGAIN && error != EACCES && error != EINTR)
+            return BLOCKS_UNLOCKED;
+        int64_t seen = progress_of(d, name);
+        now = clock_seconds();
+        since = seen != progress ? now : since;
+        progress = seen;
+        if (now < atomic_load(&d->wait_after))
+            break;
+        if (now - since < d->patience)
+            continue;
+        atomic_store(&d->wait_after, now + WAIT_AGAIN);
+        break;
+    }
+    return BLOCKS_STUCK;
+}
+
 blocks_sight blocks_disk_read(const blocks_disk *d, void *to, const blocks_name *name, int64_t bytes, int64_t chunk)
 {
     uint32_t crc;
@@ -344,7 +371,7 @@ static bool try_folder(blocks_disk *d)
     return pwrite(locks, &used, sizeof used, 0) == sizeof used;
 }
 
-status blocks_disk_open(blocks_disk **out, const char *folder, int64_t bytes)
+status blocks_disk_open(blocks_disk **out, const char *folder, int64_t bytes, double patience)
 {
     if (strlen(folder) > PATH - NAME - 2)
         return status_fail(STATUS_USAGE, "the path of a cache's folder is too long");
@@ -352,6 +379,7 @@ status blocks_disk_open(blocks_disk **out, const char *folder, int64_t bytes)
     blocks_disk *d = must_calloc(1, sizeof *d);
     d->folder = must_strdup(folder);
     d->bytes = bytes;
+    d->patience = patience > 0 ? patience : WAIT_FOR_OTHERS;
     d->entries = must_alloc(MAX_FILES * sizeof *d->entries);
     pthread_mutex_init(&d->entries_lock, NULL);
     if (try_folder(d)) {

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -25,18 +26,27 @@ typedef struct blocks_name {
     int64_t block; /* -1: the whole object */
 } blocks_name;
 
-/* Makes the folder; fails if it cannot be written. */
-status blocks_disk_open(blocks_disk **out, const char *folder, int64_t bytes);
+/* Makes the folder; fails if it cannot be written. `patience`: seconds to wait for another process that writes a block
+ * and makes no progress; 0: 10. */
+status blocks_disk_open(blocks_disk **out, const char *folder, int64_t bytes, double patience);
 void blocks_disk_close(blocks_disk *d); /* NULL is accepted */
 const char *blocks_disk_folder(const blocks_disk *d);
 
 /* Returns a descriptor for the locks of one thread, which the caller closes; -1 with errno. */
 int blocks_disk_descriptor(const blocks_disk *d);
-/* False: another process or thread holds it. blocks_disk_unlock releases it, and so does closing the descriptor. */
-bool blocks_disk_lock(int descriptor, const blocks_name *name);
+
+typedef enum blocks_turn {
+    BLOCKS_LOCKED,   /* this thread has the block's lock */
+    BLOCKS_COME,     /* the block's file is there */
+    BLOCKS_STUCK,    /* another process holds the lock, and its file has not grown for the patience; or stop */
+    BLOCKS_UNLOCKED, /* the lock cannot be taken; errno says why */
+} blocks_turn;
+/* Waits for a block's lock, or for the file of the process that holds it. After a wait in vain there is none for ten
+ * minutes, so that a frozen process costs one and not one a block.
+ * blocks_disk_unlock releases the lock, and so does closing the descriptor. */
+blocks_turn blocks_disk_wait(blocks_disk *d, int locks, const blocks_name *name, int64_t bytes,
+                             const atomic_bool *stop);
 void blocks_disk_unlock(int descriptor, const blocks_name *name);
-/* Returns a number that changes while the lock's holder writes the file; 0: there is no unfinished file. */
-int64_t blocks_disk_progress(const blocks_disk *d, const blocks_name *name);
 
 /* True if a file of `bytes` bytes is there. Marks it as used now. */
 bool blocks_disk_has(const blocks_disk *d, const blocks_name *name, int64_t bytes);

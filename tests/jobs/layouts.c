@@ -548,7 +548,7 @@ char *layouts_yaml(const layouts_model *model, const char *data)
         "optimizer: {lr: 3e-3, schedule: constant, epsilon: 1e-4}\n"
         "checkpoint: {every: 0, resume: never}\n"
         "evaluate: {every: 0}\n"
-        "run: {tensorboard: false, hang_seconds: 60}\n",
+        "run: {tensorboard: false, hang_seconds: 60, hash_every: 1}\n",
         model->keys, LAYOUTS_VOCABULARY, LAYOUTS_SEQUENCE, data, LAYOUTS_STEPS, LAYOUTS_SEQUENCE, LAYOUTS_BATCH);
 }
 

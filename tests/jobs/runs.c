@@ -101,6 +101,8 @@ runs_metrics runs_read_metrics(const char *folder)
             m.step[m.count].mtp_loss = real(line, "mtp_loss");
             m.step[m.count].norm = real(line, "grad_norm");
             m.step[m.count].lr = real(line, "lr");
+            const char *hash = json_string_value(json_object_get(line, "weights_hash"));
+            snprintf(m.step[m.count].hash, sizeof m.step->hash, "%s", hash ? hash : "");
             m.step[m.count++].skipped = json_is_true(json_object_get(line, "skipped"));
         }
         json_decref(line);
@@ -144,7 +146,7 @@ bool runs_same_metrics(const runs_metrics *a, const runs_metrics *b)
     for (int i = 0; i < a->count && same; i++)
         same = a->step[i].step == b->step[i].step && a->step[i].loss == b->step[i].loss &&
                a->step[i].lr == b->step[i].lr && a->step[i].norm == b->step[i].norm &&
-               a->step[i].skipped == b->step[i].skipped;
+               a->step[i].skipped == b->step[i].skipped && !strcmp(a->step[i].hash, b->step[i].hash);
     for (int i = 0; i < a->evaluations && same; i++)
         same = a->evaluation[i].step == b->evaluation[i].step && a->evaluation[i].loss == b->evaluation[i].loss;
     return same;

@@ -29,6 +29,7 @@ typedef struct runs_metrics {
         double loss, norm, lr;
         double mtp_loss; /* NAN: there is none */
         bool skipped;
+        char hash[17]; /* of the weights; "": none */
     } step[RUNS_MOST_STEPS];
     int events; /* spikes, and steps undone */
     int evaluations;
@@ -44,7 +45,7 @@ runs_metrics runs_read_metrics(const char *folder);
  * have the same steps, or where something is not finite. */
 double runs_loss_error(const runs_metrics *a, const runs_metrics *b);
 double runs_norm_error(const runs_metrics *a, const runs_metrics *b);
-/* Same steps, losses, norms, rates and evaluations, to the last bit that the files hold. */
+/* Same steps, losses, norms, rates, hashes of weights and evaluations, to the last bit that the files hold. */
 bool runs_same_metrics(const runs_metrics *a, const runs_metrics *b);
 
 /* How far the gradients dumped in `folder` (gradients.safetensors) are from those in `from`. */

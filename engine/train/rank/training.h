@@ -48,6 +48,7 @@ typedef struct training_now {
     double attention_logit_max;        /* largest attention logit, if QK-clip tracks it */
     double mtp_loss;                   /* mean over its labels, excluding its coefficient; 0: none */
     double dropped_share;              /* share of expert assignments that were dropped */
+    char hash[17];                     /* hash of all weights in hexadecimal; "": not taken */
     int bucket, replays;               /* capacity bucket of the experts, and how often it was rerun */
 } training_now;
 

@@ -208,7 +208,8 @@ typedef struct config {
         bool lock;            /* no second run in the folder */
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
         int exit_when_stopped;
-        int verify_every;  /* steps; 0: never */
+        int verify_every; /* steps; 0: never */
+        bool first_steps;
         int hash_every;    /* steps; 0: never */
         double slow_ratio; /* a rank that computes so much longer than the median is named; 0: none is */
         struct {

@@ -305,6 +305,8 @@ static const config_row rows[] = {
         "exit status after a signal stopped the run and it was saved; not 1 or 2"),
     INT(run.verify_every, "0", 0, INTMAX, SILENT,
         "steps between verifications: state, messages, replicas, a micro-batch played twice; 0: never"),
+    BOOL(run.first_steps, "true", SILENT,
+        "after three updates, warn of weights with a gradient of zero or that no update changes"),
     INT(run.hash_every, "0", 0, INTMAX, SILENT,
         "steps between hashes of all weights in metrics.jsonl, equal in layouts that promise equal bits; 0: none"),
     NUMBER(run.slow_ratio, "1.1", 0, 1e6, SILENT,

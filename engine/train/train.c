@@ -355,6 +355,7 @@ static status play_step(training *t, bool *undone)
         t->counts.first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
     else
         t->counts.trained_seconds += seconds;
+    training_watch_first(t, rate, skipped);
     hash_weights(t);
     training_report_step(t, &(training_figures){mean, (double)control[CONTROL_NORM], rate, seconds,
                                                 training_saves_stall(t),

@@ -445,6 +445,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
 
 void training_close(training *t)
 {
+    training_first_close(t);
     verify_close(t->guards.verify);
     free(t->guards.pairs);
     pace_close(t->guards.pace);

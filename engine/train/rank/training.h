@@ -99,6 +99,7 @@ typedef struct training_saving {
 } training_saving;
 
 typedef struct training_report training_report; /* report/training_report.h */
+typedef struct training_first training_first;   /* train_first.c */
 typedef struct training_saves training_saves;   /* saves/training_saves.h */
 
 typedef struct training {
@@ -122,6 +123,7 @@ typedef struct training {
     training_now now;
     training_fetched fetched;
     training_guards guards;
+    training_first *first; /* weights noted in the first steps; NULL: none */
     training_counts counts;
     training_saves *saves;
     training_saving saving;

@@ -208,7 +208,8 @@ TEST_WITH(weights_that_the_first_steps_do_not_train_are_named, setup, workfolder
         {"optimizer.lr=1e-20", "warning: step 3: no update changes (is optimizer.lr too small for the precision of "
                                "weights?) model.embed_tokens.weight, model.layers.0.input_layernorm.weight, "},
         {"model.architecture=glm4_moe model.experts=4 model.mtp_layers=1 model.mtp_loss=0",
-         "warning: step 3: no gradient reaches model.layers.4.enorm.weight, model.layers.4.hnorm.weight, model.layers.4.eh_proj.weight, "
+         "warning: step 3: no gradient reaches model.layers.4.enorm.weight, model.layers.4.hnorm.weight, "
+         "model.layers.4.eh_proj.weight, "
          "model.layers.4.input_layernorm.weight, and 10 others: nothing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,6 +1,5 @@
 /* Checks once, after the third update of fresh optimizer states (run.first_steps), that every weight is trained: it has
- * a gradient, and the update changes its bits. Writes the gradient's norm by family of weights into first_steps.json. */
-#include <ctype.h>
+ * a gradient, and the update changes its bits. first_steps.json gets the gradient's norm by family of weights. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,7 @@
 
 enum {
     FIRST_UPDATES = 3,
-    SAMPLES = 32,  /* elements whose bits are compared, of a piece of a weight */
+    SAMPLES = 32,  /* elements of a piece of a weight, compared before and after the update */
     FAMILIES = 96, /* families that a rank tells of */
     SUSPECTS = 16, /* weights that a rank tells of */
     NAMED = 4,     /* weights that a warning names */
@@ -232,7 +232,7 @@ static bool was_told(const findings *all, int rank, const char *name)
     return false;
 }
 
-/* Warns of weights whose pieces on all ranks are suspects of one kind. */
+/* Warns of weights that are suspects of one kind on all ranks that hold some of them. */
 static void warn_of_suspects(training *t, const findings *all, const findings *mine, bool changed_not)
 {
     int ranks = comm_ranks(t->world), count = 0, more = 0;
@@ -244,12 +244,11 @@ static void warn_of_suspects(training *t, const findings *all, const findings *m
             if (s->changed_not != changed_not || was_told(all, r, s->name) ||
                 comm_all_sum(comm_world(t->world), agrees(t->first, mine, s)) < ranks)
                 continue;
-            char *longer = must_format("%s%s%s", names, count ? ", " : "", s->name);
+            AUTO_FREE char *longer = must_format("%s%s%s", names, count ? ", " : "", s->name);
             if (count++ < NAMED) {
                 free(names);
                 names = TAKE(longer);
             }
-            free(longer);
         }
     }
     if (count == 0 || comm_rank(t->world) > 0)

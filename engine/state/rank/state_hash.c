@@ -32,34 +32,26 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) static uint64_t sum
     return sum;
 }
 
-static uint64_t piece_hash(const checkpoint_piece *p, const char *data, int threads)
-{
-    int bytes = (int)dtype_bytes(p->at.type);
-    int64_t runs = box_runs(&p->of, &p->at);
-    uint64_t key = mix(philox_stream(p->of.name) ^ philox_stream(p->section) << 16), sum = 0;
-#pragma omp parallel for num_threads(threads) reduction(+ : sum) schedule(static)
-    for (int64_t i = 0; i < runs; i++) {
-        box_run r = box_run_at(&p->of, &p->at, i);
-        sum += sum_run(data + r.at * bytes, bytes, key, &r);
-    }
-    return sum;
-}
-
 uint64_t state_hash(const compiled *c, executor *e)
 {
     AUTO_FREE checkpoint_piece *pieces = NULL;
-    int count = 0;
+    int count = 0, threads = executor_context(e)->threads;
     uint64_t sum = 0;
     state_pieces(&pieces, &count, c, e, STATE_MODEL, true);
     state_pieces(&pieces, &count, c, e, STATE_MASTER, true);
-    for (int i = 0; i < count; i++) {
-        const checkpoint_piece *p = &pieces[i];
-        int64_t bytes = checkpoint_extent(p);
-        if (bytes == 0)
-            continue;
-        void *data = p->source.borrow(p->source.context, p->at.data, bytes);
-        sum += piece_hash(p, data, executor_context(e)->threads);
-        p->source.give_back(p->source.context, data, p->at.data, bytes);
+    for (int k = 0; k < count; k++) {
+        const checkpoint_piece *p = &pieces[k];
+        const int64_t extent = checkpoint_extent(p), runs = extent > 0 ? box_runs(&p->of, &p->at) : 0;
+        const int bytes = (int)dtype_bytes(p->at.type);
+        const uint64_t key = mix(philox_stream(p->of.name) ^ philox_stream(p->section) << 16);
+        char *data = extent > 0 ? p->source.borrow(p->source.context, p->at.data, extent) : NULL;
+#pragma omp parallel for num_threads(threads) reduction(+ : sum) schedule(static)
+        for (int64_t i = 0; i < runs; i++) {
+            box_run r = box_run_at(&p->of, &p->at, i);
+            sum += sum_run(data + r.at * bytes, bytes, key, &r);
+        }
+        if (data)
+            p->source.give_back(p->source.context, data, p->at.data, extent);
     }
     return sum;
 }

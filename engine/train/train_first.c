@@ -1,5 +1,6 @@
 /* Checks once, after the third update of fresh optimizer states (run.first_steps), that every weight is trained: it has
  * a gradient, and the update changes its bits. first_steps.json gets the gradient's norm by family of weights. */
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

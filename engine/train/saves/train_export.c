@@ -111,16 +111,25 @@ static void print_card(FILE *out, const training *t, int64_t step)
 /* ---- the exporter ------------------------------------------------------------------------------------------------ */
 
 /* A thread that reads a published checkpoint of any layout and writes exports/step-XXXXXXXX atomically; then
- * exports/latest leads to it. Pruning keeps checkpoints that wait for export. The thread allocates memory while it
- * works: the manifest, and the few buffers of weights_copy. */
-enum { MOST_WAITING = 256, NAME = 32 };
+ * exports/latest leads to it. An export that fails (a full disk) is tried again with the next save and at the run's
+ * end. Pruning keeps checkpoints that wait for export. The thread allocates memory while it works: the manifest, and
+ * the few buffers of weights_copy. */
+enum { MOST_WAITING = 256, NAME = 32, TRIES = 5 };
+
+typedef struct waiting_export {
+    char name[NAME];
+    int tries;
+    bool resting; /* has failed, and waits for the next save */
+} waiting_export;
 
 typedef struct exporter {
     training *run;
     char *folder; /* folder of exports */
     worker worker;
-    char waiting[MOST_WAITING][NAME]; /* the first is in progress */
-    int count;
+    waiting_export waiting[MOST_WAITING];
+    int count, now; /* now: the one in progress */
+    bool last;      /* its last try */
+    bool ending;    /* no save follows */
 } exporter;
 
 /* ---- one export -------------------------------------------------------------------------------------------------- */
@@ -160,31 +169,48 @@ static status make_export(exporter *e, const char *name)
     return name_latest(e->folder, name);
 }
 
-/* Copies the name of the next one; false: the thread ends. */
-static bool take_next(char name[NAME], exporter *e)
+/* Waits for the next one; false: the thread ends. */
+static bool take_next(exporter *e)
 {
     WORKER_HELD(&e->worker);
-    while (e->count == 0 && worker_wait(&e->worker))
-        continue;
-    memcpy(name, e->waiting[0], NAME);
-    return !atomic_load(&e->worker.stop);
+    for (;;) {
+        for (e->now = 0; e->now < e->count && e->waiting[e->now].resting; e->now++)
+            continue;
+        e->last = e->ending && e->now < e->count && e->waiting[e->now].tries > 0;
+        if (e->now < e->count || !worker_wait(&e->worker))
+            return !atomic_load(&e->worker.stop);
+    }
+}
+
+/* Removes the one in progress from the list, or lets it wait for another try. */
+static void conclude_export(exporter *e, status s)
+{
+    WORKER_HELD(&e->worker);
+    waiting_export *at = e->waiting + e->now;
+    bool again = s != STATUS_OK && !e->last && ++at->tries < TRIES;
+    if (s != STATUS_OK && !atomic_load(&e->worker.stop))
+        log_warn("%s is not exported: %s; %s", at->name, status_message(),
+                 !again      ? "the run's next start tries again"
+                 : e->ending ? "tries once more"
+                             : "the run goes on, and tries again with the next save");
+    at->resting = again && !e->ending;
+    if (!again)
+        memmove(at, at + 1, (size_t)(--e->count - e->now) * sizeof *at);
+    if (again && e->ending)
+        (void)worker_wait_until(&e->worker, clock_seconds() + 1);
+    worker_tell(&e->worker);
 }
 
 static void export_all(void *context)
 {
     exporter *e = context;
-    char name[NAME];
-    while (take_next(name, e)) {
+    while (take_next(e)) {
         double began = clock_seconds();
+        const char *name = e->waiting[e->now].name; /* only this thread removes entries */
         status s = make_export(e, name);
         if (s == STATUS_OK)
             log_info("exported %s/%s in %.2f s", e->folder, name, clock_seconds() - began);
-        else if (!atomic_load(&e->worker.stop))
-            log_warn("%s is not exported: %s; the run goes on", name, status_message());
-        WORKER_HELD(&e->worker);
-        e->count--;
-        memmove(e->waiting, e->waiting + 1, (size_t)e->count * sizeof *e->waiting);
-        worker_tell(&e->worker);
+        conclude_export(e, s);
     }
 }
 
@@ -214,7 +240,8 @@ static void add_export(exporter *e, const char *name)
     WORKER_HELD(&e->worker);
     while (e->count == MOST_WAITING) /* the storage is far too slow: training waits, as for checkpoints */
         worker_wait(&e->worker);
-    snprintf(e->waiting[e->count++], NAME, "%s", name);
+    e->waiting[e->count] = (waiting_export){0};
+    snprintf(e->waiting[e->count++].name, NAME, "%s", name);
     worker_tell(&e->worker);
 }
 
@@ -275,10 +302,22 @@ status training_export_open(training *t)
     return add_missing(t, e);
 }
 
+static void retry_failed(exporter *e, bool ending)
+{
+    WORKER_HELD(&e->worker);
+    e->ending = ending;
+    for (int i = 0; i < e->count; i++)
+        e->waiting[i].resting = false;
+    worker_tell(&e->worker);
+}
+
 void training_export_saved(training *t, int64_t step, const char *name)
 {
-    if (t->saves->exporter && is_due(t, step))
+    if (!t->saves->exporter)
+        return;
+    if (is_due(t, step))
         add_export(t->saves->exporter, name);
+    retry_failed(t->saves->exporter, false);
 }
 
 bool training_export_holds(const training *t, const char *name)
@@ -289,7 +328,7 @@ bool training_export_holds(const training *t, const char *name)
         return false;
     WORKER_HELD(&e->worker);
     for (int i = 0; i < e->count; i++)
-        held = held || strcmp(e->waiting[i], name) == 0;
+        held = held || strcmp(e->waiting[i].name, name) == 0;
     return held;
 }
 
@@ -298,6 +337,7 @@ void training_export_finish(training *t)
     exporter *e = t->saves->exporter;
     if (!e)
         return;
+    retry_failed(e, true);
     WORKER_HELD(&e->worker);
     while (e->count > 0)
         worker_wait(&e->worker);

@@ -335,6 +335,33 @@ TEST_WITH(what_is_not_supported_is_refused_by_name, workfolder_setup, workfolder
     workfolder_message_has("nowhere.json");
 }
 
+/* Every blank is a token that strips the blanks on both sides: to read those for each token would take hours. */
+TEST_WITH(blanks_that_a_token_strips_are_read_once, workfolder_setup, workfolder_teardown)
+{
+    enum { BLANKS = 2000000 };
+    assert_int_equal(
+        open_changed(state, FOLDER "gpt2.json", "\"added_tokens\":[",
+                     "\"added_tokens\":[{\"id\":1600,\"content\":\" \",\"single_word\":false,\"lstrip\":true,"
+                     "\"rstrip\":true,\"normalized\":false,\"special\":true},"),
+        STATUS_OK);
+    AUTO_FREE char *path = workfolder_path(*state, "changed.json"), *text = must_alloc(2 * BLANKS);
+    tokenizer *t = NULL;
+    assert_int_equal(tokenizer_files_open(&t, path), STATUS_OK);
+    tokenizer_scratch *s = tokenizer_scratch_open(t);
+    for (int i = 0; i < BLANKS; i++)
+        memcpy(text + 2 * i, i % 1000 == 999 ? "a " : "  ", 2); /* now and then a run ends */
+    buffer_ids ids = {0};
+    assert_int_equal(tokenizer_encode(t, s, &ids, text, BLANKS, 0), STATUS_OK); /* runs alone */
+    assert_in_range(ids.count, BLANKS / 4, BLANKS);
+    ids.count = 0;
+    memset(text, ' ', BLANKS);
+    assert_int_equal(tokenizer_encode(t, s, &ids, text, BLANKS, 0), STATUS_OK); /* one run */
+    assert_int_equal(ids.count, BLANKS);
+    buffer_ids_free(&ids);
+    tokenizer_scratch_close(s);
+    tokenizer_close(t);
+}
+
 /* A file cut off anywhere is refused; a changed byte is refused or leaves a tokenizer that works on its own memory. */
 TEST_WITH(damaged_files_are_refused_or_harmless, workfolder_setup, workfolder_teardown)
 {

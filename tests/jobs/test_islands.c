@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/islands/islands.h"
@@ -19,6 +20,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
+#include "tests/jobs/etcd_gate.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -512,6 +514,68 @@ TEST(a_head_that_nobody_has_ends_no_island)
     kill(launch_pid(a), SIGTERM);
     free(island_jobs_end(a));
     free(island_jobs_end(b));
+}
+
+/* Its own port, and the next one, by which nodes of etcd talk. */
+TEST(a_port_of_etcd_that_is_taken_is_said_in_our_words)
+{
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    int port = atoi(strrchr(rendezvous_address(island_jobs_etcd), ':') + 1);
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    for (int first = port; first <= port + 1; first++) {
+        AUTO_FREE char *words = must_format("phalanx: port %d of 127.0.0.1, for etcd", first);
+        launch_result r =
+            launch_run(30, "%s islands --embedded --port %d --folder %s/taken", program, first, (const char *)*state);
+        if (r.status != 1 || strncmp(r.err, words, strlen(words)) != 0 || *r.out)
+            fail_msg("port %d: status %d, out: %s err: %s", first, r.status, r.out, r.err);
+        launch_free(&r);
+    }
+}
+
+/* ---- an etcd that lies ------------------------------------------------------------------------------------------- */
+
+/* Grows with every step. */
+static int64_t metrics_of(const char *top, int slot)
+{
+    struct stat facts = {0};
+    AUTO_FREE char *folder = island_jobs_folder(top, "lied-to", slot), *path = must_format("%s/metrics.jsonl", folder);
+    assert_int_equal(stat(path, &facts), 0);
+    return facts.st_size;
+}
+
+/* Writes are answered and lost, what is read stays as it was, keys are gone: training goes on after 2 x outer.timeout
+ * at most, and merges once etcd is well again. */
+TEST(an_etcd_that_lies_stops_no_island)
+{
+    static const gate_act acts[] = {GATE_LOSES_WRITES, GATE_REPEATS, GATE_FORGETS};
+    const char *top = *state;
+    gate g;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    gate_begin(&g, atoi(strrchr(rendezvous_address(island_jobs_etcd), ':') + 1));
+    AUTO_FREE char *words = must_format("train.steps=100000000 run.log_every=1000000 outer.every=20 outer.timeout=1 "
+                                        "optimizer.lr=1e-4 outer.rendezvous=http://127.0.0.1:%d",
+                                        g.port);
+    launch *a = island_jobs_start(top, "lied-to", 0, 1, "%s", words);
+    launch *b = island_jobs_start(top, "lied-to", 1, 1, "%s", words);
+    expect_merges(a);
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
+        gate_set(&g, acts[i], NULL);
+        clock_nap(0.5);
+        int64_t before[2] = {metrics_of(top, 0), metrics_of(top, 1)};
+        clock_nap(3);
+        for (int slot = 0; slot < 2; slot++)
+            if (metrics_of(top, slot) <= before[slot])
+                fail_msg("act %d: island %d does no step", (int)acts[i], slot);
+        gate_set(&g, GATE_PASSES, NULL);
+        expect_merges(a);
+    }
+    kill(launch_pid(a), SIGTERM);
+    kill(launch_pid(b), SIGTERM);
+    free(island_jobs_end(a));
+    free(island_jobs_end(b));
+    gate_end(&g);
 }
 
 /* ---- an island with trusted keys that sends what is no number, or far too much

@@ -309,14 +309,20 @@ static status give_up_joining(const islands *o)
                        (long long)o->core.merge, (long long)o->core.roster.merge);
 }
 
-/* Joins: waits until this island's state is the one after the last merge. */
+/* Joins: waits until this island's state is the one after the last merge. Training begins unmerged if etcd is away, or
+ * does not take what is written, for that long. */
 static status outer_join_all(islands *o, islands_position *p)
 {
     outer *c = &o->core;
     TRY(outer_look(c));
     double until = c->now + c->config->outer.timeout, end = until + c->config->outer.timeout;
     while (!outer_is_at_head(c)) {
-        if (outer_must_end(c) || (c->now > end && c->roster.reached && find_donor(o) < 0))
+        bool over = c->now > end && find_donor(o) < 0;
+        if (over && !outer_must_end(c) && (!c->roster.reached || c->roster.merge < c->merge)) {
+            log_info("islands: etcd does not show what this island writes: training begins, unmerged until it does");
+            return STATUS_OK;
+        }
+        if (over || outer_must_end(c))
             return give_up_joining(o);
         if (c->roster.merge < c->merge && roster_is_in_line(&c->roster, c->merge, c->history))
             make_head(o, p);
@@ -426,7 +432,7 @@ static void push_offer(islands *o)
     uint64_t takes = roster_takes(&all, r, o->core.merge + 1, o->core.config->outer.min_islands, refused);
     if (outer_first_rank(&o->core) && r->reached && takes && (all || late) && !held_up)
         decide_merge(o, takes);
-    if (o->core.now > o->offered.deadline + GRACE) {
+    if (outer_is_overdue(o, GRACE)) {
         char why[96];
         snprintf(why, sizeof why, "not agreed on within outer.timeout (%d of %d islands offer a change%s)",
                  __builtin_popcountll(offers), __builtin_popcountll(ready), r->reached ? "" : ", etcd is away");
@@ -469,7 +475,7 @@ static void say_merged(const islands *o, bool took_part)
 static status take_merge(islands *o)
 {
     const roster *r = &o->core.roster;
-    bool took_part = false;
+    bool took_part = false, late = outer_is_late(o);
     for (int i = 0; i < r->parts; i++)
         took_part |= r->part[i].slot == o->core.slot && r->part[i].offer == o->offered.step;
     outer_hide_state(&o->core);
@@ -484,10 +490,11 @@ static status take_merge(islands *o)
         o->merged_at[o->core.fragment] = o->offered.step;
     } else {
         o->core.counts.missed++;
-        outer_undo_taken(o); /* the weights take it at once */
     }
+    if (!took_part || late)
+        outer_undo_taken(o); /* the weights take it at once */
     say_merged(o, took_part);
-    o->stage = took_part ? OUTER_MERGED : OUTER_IDLE;
+    o->stage = took_part && !late ? OUTER_MERGED : OUTER_IDLE;
     outer_clear_offer(&o->core);
     return STATUS_OK;
 }
@@ -509,7 +516,7 @@ static status push_merge(islands *o, islands_position *p)
             return STATUS_OK;
         }
         if (doubted) { /* the offer waits for a head without doubt, but no longer than for other islands */
-            if (o->stage == OUTER_OFFERED && (o->core.now > o->offered.deadline + GRACE || outer_must_end(&o->core)))
+            if (o->stage == OUTER_OFFERED && (outer_is_overdue(o, GRACE) || outer_must_end(&o->core)))
                 outer_withdraw(o, "etcd holds a merge that no island at work has");
             if (o->stage == OUTER_WITHDRAWING)
                 outer_end_withdrawal(o);

@@ -55,9 +55,14 @@ static void make_long_run(const char *top)
     for (int i = 1; i <= LONG; i++)
         fprintf(f,
                 "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": 0.001, \"step_seconds\": 0.25, "
-                "\"tokens\": %d, \"time\": %.3f}\n",
-                i, i == SPIKE ? 99.5 : 3 + 1.0 / i, 1.0 / i, 64 * i, 1.7e9 + 0.25 * i);
+                "\"tokens\": %d%s, \"time\": %.3f}\n",
+                i, i == SPIKE ? 99.5 : 3 + 1.0 / i, 1.0 / i, 64 * i,
+                i % 50 ? "" : ", \"weights_hash\": \"00c0ffee00c0ffee\"", 1.7e9 + 0.25 * i);
     fclose(f);
+    r = launch_run(10, "cp -r %s %s/other && sed '151,$s/00c0/11c0/' %s >%s/other/metrics.jsonl", folder, top, metrics,
+                   top);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
 }
 
 static int prepare(void **state)
@@ -294,6 +299,22 @@ TEST(a_long_run_keeps_its_spike_on_a_small_page)
     }
     assert_true(found && number(steps, "0") == 1);
     assert_true(json_number_value(json_array_get(steps, count - 1)) == LONG);
+    json_decref(data);
+    free(text);
+    free(path);
+}
+
+TEST(the_step_at_which_two_runs_part_is_told)
+{
+    char *text, *path = page_of(*state, "long other run long", "parted.html");
+    json_t *data = pages_data(&text, path);
+    const json_t *partings = at(data, "partings");
+    assert_int_equal(json_array_size(partings), 2); /* "run" has no hashes */
+    assert_string_equal(json_string_value(at(partings, "0")),
+                        "long and other have equal weights up to step 150, and have other weights at step 200 "
+                        "(run.hash_every).");
+    assert_string_equal(json_string_value(at(partings, "1")),
+                        "long and long have equal weights up to step 20000 (run.hash_every).");
     json_decref(data);
     free(text);
     free(path);

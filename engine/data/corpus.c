@@ -9,6 +9,7 @@
 
 #define BATCH_BYTES     (1 << 20)
 #define BATCH_DOCUMENTS 8192
+#define LONG_BYTES      (16 << 20) /* memory for more is given back after use */
 
 typedef enum stage { FREE, READ, TAKEN, DONE } stage;
 
@@ -34,6 +35,7 @@ typedef struct queue {
     batch *batches; /* [count], a ring */
     int count;
     int64_t to_encode; /* index of the next batch to encode */
+    int64_t held;      /* bytes of the batches that are not free */
     worker worker;
 } queue;
 
@@ -88,11 +90,16 @@ static void read_all(void *argument)
         batch *s = &l->batches[number % l->count];
         worker_lock(&l->worker);
         bool go_on = wait_for(l, s, FREE);
+        while (go_on && l->held > 2 * (int64_t)BATCH_BYTES * l->count) /* long documents: few at once */
+            go_on = worker_wait(&l->worker);
         worker_unlock(&l->worker);
         if (!go_on)
             return;
         read_batch(l->documents, s);
         bool last = s->last;
+        worker_lock(&l->worker);
+        l->held += s->bytes.length;
+        worker_unlock(&l->worker);
         set_stage(l, s, READ);
         if (last)
             return;
@@ -147,6 +154,11 @@ static void encode_all(void *argument)
         status code = encode_batch(l, s, scratch, &text_scratch);
         if (code != STATUS_OK) /* reports this first: it precedes any failure of reading further */
             fail_batch(s, code);
+        if (s->bytes.length > LONG_BYTES) {
+            tokenizer_scratch_close(scratch);
+            scratch = tokenizer_scratch_open(l->tokenizer);
+            buffer_free(&text_scratch);
+        }
         set_stage(l, s, DONE);
     }
 }
@@ -195,6 +207,13 @@ static status receive_all(queue *l, corpus_count *out, corpus_sink *sink, corpus
             TRY(tick(context, out));
         if (last)
             return STATUS_OK;
+        worker_lock(&l->worker);
+        l->held -= s->bytes.length;
+        worker_unlock(&l->worker);
+        if (s->bytes.length > LONG_BYTES) {
+            buffer_free(&s->bytes);
+            buffer_ids_free(&s->ids);
+        }
         set_stage(l, s, FREE);
     }
 }

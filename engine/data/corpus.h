@@ -1,7 +1,7 @@
 /* Encodes all documents in many threads. The results come in the documents' order, for any number of threads.
  *
  * One thread reads, `threads` encode batches of about a megabyte, the caller's thread receives. Memory is bounded by
- * the batches in progress (a document is not divided).
+ * the batches in progress, about two megabytes for each, and two long documents (a document is not divided).
  */
 #pragma once
 

@@ -1,10 +1,10 @@
 /* Faults at random moments of a run and its mirror: stores that fail, lie or drip, links that are slow, bodies that are
  * cut or damaged, credentials that expire, a prefix that is wiped, a server that dies and comes back, training that is
  * killed at some request of an upload, a prune or a resume, or frozen while another machine takes its folder over,
- * folders that are lost. After each end nothing in the mirror is half published, `latest`
- * names a whole checkpoint and never an older one than before; a run without its folder goes on from it; and each run
- * ends with the bits of one that nobody disturbed. FAULTS=N SEED=S: so many, drawn by S; FIRST=k begins with run k; ONLY=TEXT: kinds
- * with that text in their names. */
+ * folders that are lost. After each end nothing in the mirror is half published, `latest` names a whole checkpoint and
+ * never an older one than before; a run without its folder goes on from it; and each run ends with the bits of one that
+ * nobody disturbed. FAULTS=N SEED=S: so many, drawn by S; FIRST=k begins with run k; ONLY=TEXT: kinds with that text in
+ * their names. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

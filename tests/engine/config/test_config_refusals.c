@@ -95,6 +95,8 @@ static const struct {
      "granite-3b-a800m, pythia-160m, pythia-1b, pythia-7b, pythia-12b, not llama_8b; did you mean llama-8b?"},
     {SMALL "memory: {budget: 10GiBs}\n", NULL,
      "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not 10GiBs"},
+    {SMALL "memory: {budget: \"10\"}\n", NULL,
+     "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not the string \"10\""},
     {SMALL "memory: {budget: -1}\n", NULL, "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not -1"},
     {SMALL "memory: {budget: 1e30TiB}\n", NULL,
      "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not 1e30TiB"},

@@ -235,7 +235,7 @@ TEST(a_plan_that_does_not_fit_says_so_first_and_fails)
     assert_int_equal(r.status, 2);
     has(r.out, "\"fits\": false");
     launch_free(&r);
-    r = plan("--ranks 2 memory.budget=1MiB parallel.zero=3");
+    r = plan("--ranks 2 memory.budget=1MiB parallel.zero=3 train.global_batch=32");
     assert_int_equal(r.status, 2);
     has(r.err, "raise it, set parallel.zero_gather=micro_batch, set parallel.zero_reduce=micro_batch, lower train.");
     launch_free(&r);

@@ -5,7 +5,9 @@
 
 #include "engine/infer/inference.h"
 #include "engine/data/tokenizer_files.h"
+#include "memory/bits.h"
 #include "memory/log.h"
+#include "parallel/comm/agree.h"
 #include "memory/scope.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -237,6 +239,18 @@ static status open_inputs(job *j)
     return encode_prompts(j);
 }
 
+/* Writes what ranks must have found alike: `latest` may move between their looks. */
+static void write_inputs(FILE *out, const job *j)
+{
+    AUTO_FREE char *model = weights_identity(j->from);
+    bits sum = {0};
+    for (int i = 0; i < j->count; i++)
+        bits_add(&sum, j->texts[i].ids.ids, j->texts[i].ids.count * (int64_t)sizeof *j->texts[i].ids.ids);
+    agree_fact(out, "--checkpoint", "%s", model);
+    agree_fact(out, "the prompts", "%d, the longest of them to be %lld tokens (sum %016llx)", j->count,
+               (long long)longest_length(j), (unsigned long long)bits_end(&sum));
+}
+
 static status generate_on_ranks(job *j, comm *world)
 {
     generator *g = NULL;
@@ -245,9 +259,11 @@ static status generate_on_ranks(job *j, comm *world)
                                    .tensor = j->set->tensor,
                                    .pipeline = j->set->pipeline};
     j->speaks = comm_rank(world) == 0;
-    TRY(comm_all_status(comm_world(world), open_inputs(j)));
+    status s = open_inputs(j);
+    AUTO_FREE char *facts = s == STATUS_OK ? MUST_PRINT(out, write_inputs(out, j)) : must_strdup("");
+    TRY(agree_all(comm_world(world), s, facts, NULL));
     int batch = j->count < j->set->batch ? j->count : (int)j->set->batch;
-    status s = generator_open(&g, j->from, &ranks, (precision_kind)j->set->precision, batch, longest_length(j));
+    s = generator_open(&g, j->from, &ranks, (precision_kind)j->set->precision, batch, longest_length(j));
     if (s == STATUS_OK)
         generate_all(j, g, batch);
     generator_close(g);
@@ -309,6 +325,8 @@ int generate_main(int argc, char **argv)
     job j = {.set = &set};
     comm *world = NULL;
     status s = comm_open(&world);
+    if (s == STATUS_OK)
+        s = options_agree(world, STATUS_OK, &(options_facts){.command = &command});
     if (s == STATUS_OK)
         s = generate_on_ranks(&j, world);
     if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks share the status */

@@ -272,6 +272,8 @@ bool config_layout_same(const config_layout *a, const config_layout *b);
 
 /* Returns the effective configuration as a fresh string: every key, every number exact, loads to the same config. */
 char *config_text(const config *c);
+/* Writes the keys that all ranks of a job must have alike as facts (parallel/comm/agree.h). */
+void config_write_shared(FILE *out, const config *c);
 
 /* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key
  * that differs and may; a key that may not is a failure that names it. Keys that only say where to look are skipped.

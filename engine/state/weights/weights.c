@@ -12,6 +12,7 @@
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/store/object.h"
+#include "memory/bits.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/parts.h"
@@ -419,6 +420,24 @@ bool weights_is_huggingface(const weights *w)
 const char *weights_folder(const weights *w)
 {
     return w->folder;
+}
+
+char *weights_identity(const weights *w)
+{
+    enum { SAMPLED = 64, SAMPLE_BYTES = 64 };
+    if (w->checkpoint)
+        return checkpoint_identity(w->checkpoint);
+    bits sum = {0};
+    int count = sharded_count(w->files), every = count / SAMPLED + 1;
+    for (int i = 0; i < count; i++) {
+        const sharded_tensor *at = sharded_at(w->files, i);
+        const safetensors_tensor *t = at->tensor;
+        bits_add(&sum, t->name, (int64_t)strlen(t->name));
+        bits_add(&sum, &t->bytes, sizeof t->bytes);
+        if (i % every == 0)
+            bits_add(&sum, sharded_data(at), t->bytes < SAMPLE_BYTES ? t->bytes : SAMPLE_BYTES);
+    }
+    return must_format("%d tensors of a Hugging Face folder (sum %016llx)", count, (unsigned long long)bits_end(&sum));
 }
 
 const model_shape *weights_shape(const weights *w)

@@ -30,6 +30,8 @@ AUTO_CLOSES(weights, weights_close)
 bool weights_is_huggingface(const weights *w);
 /* Returns the folder of the files; for a run, of its latest checkpoint. */
 const char *weights_folder(const weights *w);
+/* Returns a few words that tell the weights from others, wherever their copies lie; the caller frees them. */
+char *weights_identity(const weights *w);
 const model_shape *weights_shape(const weights *w);
 /* Returns the configuration that a checkpoint was saved with, as text; NULL for a Hugging Face folder. */
 const char *weights_config(const weights *w);

@@ -20,6 +20,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/seal.h"
+#include "parallel/comm/agree.h"
 
 /* ---- one checkpoint -------------------------------------------------------------------------------------------- */
 
@@ -164,13 +165,24 @@ static status share_elsewhere(bool *out, const training *t, const char *path)
     return STATUS_OK;
 }
 
+/* Fails on all ranks if opening `what` failed on any, or, with STATUS_USAGE, if ranks found different contents. */
+static status share_identity(const training *t, status opened, const char *what, const char *identity)
+{
+    AUTO_FREE char *fact = MUST_PRINT(out, agree_fact(out, what, "%s", identity ? identity : ""));
+    return agree_all(comm_world(t->world), opened, fact, NULL);
+}
+
 static verdict restore_from(status *said, training *t, const char *path)
 {
     AUTO(checkpoint) *from = NULL;
     *said = share_elsewhere(&t->new_stage, t, path);
     if (*said != STATUS_OK)
         return REFUSED;
-    *said = comm_all_status(comm_world(t->world), checkpoint_open(&from, path));
+    *said = checkpoint_open(&from, path);
+    AUTO_FREE char *identity = *said == STATUS_OK ? checkpoint_identity(from) : NULL;
+    *said = share_identity(t, *said, "the checkpoint", identity);
+    if (*said == STATUS_USAGE)
+        return (void)status_context(*said, "%s", path), REFUSED;
     if (*said != STATUS_OK)
         return DAMAGED;
     RELEASED_BY(config_free) config saved = {0};
@@ -393,24 +405,6 @@ static status take_from_memory(training *t)
     return STATUS_OK;
 }
 
-/* Checks that every rank has the same data: nodes may have copies of their own, one of which may be old. */
-static status check_same_data(const training *t)
-{
-    comm_group *all = comm_world(t->world);
-    status s = STATUS_OK;
-    for (int i = 0; i < t->config->data.train.count && s == STATUS_OK; i++) {
-        indexed_identity mine, first;
-        samples_identify(&mine, t->data.train, i);
-        first = mine;
-        comm_broadcast_bytes(all, &first, sizeof first, 0);
-        if (memcmp(&first, &mine, sizeof mine) != 0)
-            s = status_fail(STATUS_FAILED, "data.train %s is not the same here as on rank 0: copy it again",
-                            t->config->data.train.item[i].path);
-        s = comm_all_status(all, s);
-    }
-    return s;
-}
-
 /* Copies the dense model's MLP into all experts; routers stay randomly initialised. */
 static status begin_as_dense(training *t, weights *dense)
 {
@@ -432,7 +426,9 @@ static status start_fresh(training *t)
     if (!c->model.from)
         return STATUS_OK;
     AUTO(weights) *w = NULL;
-    TRY(weights_open(&w, c->model.from));
+    status opened = weights_open(&w, c->model.from);
+    AUTO_FREE char *identity = opened == STATUS_OK ? weights_identity(w) : NULL;
+    TRY(share_identity(t, opened, "model.from", identity));
     TRY(c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w));
     log_info("weights from %s%s", weights_folder(w), c->model.upcycle ? ", its mlp in each expert" : "");
     return STATUS_OK;
@@ -477,7 +473,6 @@ static status restore_run(training *t, bool *own)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     comm_group *all = comm_world(t->world);
-    TRY(check_same_data(t));
     TRY(comm_all_status(all, node_copies_open(&t->saves->copies, t->world, t->folder)));
     TRY(take_from_memory(t));
     *own = !strcmp(t->resume, "auto");

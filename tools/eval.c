@@ -330,7 +330,7 @@ static status prepare_model(evaluation *e, int64_t *length)
     return choose_length(length, e);
 }
 
-/* Writes what ranks must have found alike: `latest` may move between their looks. */
+/* Writes the facts of its inputs, which ranks must share: `latest` may move between their looks. */
 static void write_inputs(FILE *out, const evaluation *e, int64_t length)
 {
     AUTO_FREE char *model = weights_identity(e->from);

@@ -239,7 +239,7 @@ static status open_inputs(job *j)
     return encode_prompts(j);
 }
 
-/* Writes what ranks must have found alike: `latest` may move between their looks. */
+/* Writes the facts of its inputs, which ranks must share: `latest` may move between their looks. */
 static void write_inputs(FILE *out, const job *j)
 {
     AUTO_FREE char *model = weights_identity(j->from);

@@ -86,7 +86,7 @@ int options_parse(const options_command *command, int *operands, int argc, char 
 int options_exit(status s);
 
 void options_help(FILE *out, const options_command *command);
-/* What a rank was started with, beside its environment. */
+/* The facts of a start, beside the environment. */
 typedef struct options_facts {
     const options_command *command; /* its name and its options' values */
     const config *config;           /* NULL: none */

@@ -134,8 +134,8 @@ static const config_row rows[] = {
         "of weights and activations; sums are fp32"),
     LONG(train.seed, "1", 0, ANY, FIXED, "of initial weights, data order and dropout"),
     WORD(train.device, devices, "auto", CHANGES, "where to run; auto: cuda where there is one"),
-    BOOL(train.deterministic, "true", CHANGES, "on a GPU, the same bits in every run; false: attention's backward "
-        "pass may sum in any order, where that is faster"),
+    BOOL(train.deterministic, "true", CHANGES, "on a GPU, the same bits in every run, where all ranks run one build (others "
+        "are warned of); false: attention's backward pass may sum in any order, where that is faster"),
     BOOL(train.tf32, "false", CHANGES, "on a GPU, fp32 products may round their operands to tf32"),
     BOOL(train.tune, "true", CHANGES, "on a GPU, time algorithms once a run, and keep the fastest in its tuning.json"),
     BOOL(train.cuda_graph, "false", CHANGES,

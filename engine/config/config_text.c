@@ -73,6 +73,7 @@ void config_write_shared(FILE *out, const config *c)
         if (value)
             agree_fact(out, row->key, "%s", value);
     }
+    agree_fact(out, "model.from", "%s", c->model.from ? "given" : "not given"); /* ranks read it, or none does */
 }
 
 bool config_same(const config *a, const config *b, const char *key)

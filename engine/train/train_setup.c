@@ -25,6 +25,7 @@
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
+#include "memory/bits.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "engine/system/reading.h"
@@ -182,7 +183,7 @@ static status open_rank(training *t, const devices_row *row)
     return STATUS_OK;
 }
 
-/* ---- what ranks have alike: compared again once the model's sizes and the data are known ---- */
+/* ---- facts that ranks share, compared again once the model's sizes and the data are known ---- */
 
 static void write_sets(FILE *out, const char *key, const config_sources *sources, const samples *s)
 {
@@ -197,11 +198,24 @@ static void write_sets(FILE *out, const char *key, const config_sources *sources
     }
 }
 
+/* Each rank finds the schedule from prices, which may be a file of its own. */
+static void write_schedule(FILE *out, const schedule *s)
+{
+    bits sum = {0};
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int i = 0; i < s->counts[stage]; i++) {
+            const action *a = &s->actions[stage][i];
+            bits_add(&sum, (const int32_t[]){a->kind, a->chunk, a->microbatch}, 3 * sizeof(int32_t));
+        }
+    agree_fact(out, "the schedule of parallel.schedule_for", "sum %016llx", (unsigned long long)bits_end(&sum));
+}
+
 static void write_same(FILE *out, const training *t)
 {
     const config *c = t->config;
     config_write_shared(out, c);
-    agree_fact(out, "model.from", "%s", c->model.from ? "given" : "not given");
+    if (t->compiled.found)
+        write_schedule(out, t->compiled.found);
     write_sets(out, "data.train", &c->data.train, t->data.train);
     write_sets(out, "data.validation", &c->data.validation, t->data.validation);
 }

@@ -252,3 +252,9 @@ status agree_all(comm_group *all, status mine, const char *same, const char *ali
         log_warn("%s: the bits of a run then depend on which rank computes what (train.deterministic)", warned);
     return differ ? status_fail(STATUS_USAGE, "the ranks were started differently: %s", differ) : STATUS_OK;
 }
+
+status agree_on(comm_group *all, status mine, const char *name, const char *value)
+{
+    AUTO_FREE char *fact = MUST_PRINT(out, agree_fact(out, name, "%s", value ? value : ""));
+    return agree_all(all, mine, fact, NULL);
+}

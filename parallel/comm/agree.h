@@ -1,7 +1,7 @@
-/* Compares what the ranks of a job were started with, before any of it decides what they send to each other.
+/* Compares how the ranks of a job were started, before any of it decides what they send to each other.
  *
- * Facts are lines "name: value", in an order that is the same on all ranks. One message of 64 bytes a rank carries their
- * sums. Only if these differ does a second exchange find the facts' names, values and ranks for one message to the user.
+ * Facts are lines "name: value". One message of 64 bytes a rank carries their sums. Only if these differ does a second
+ * exchange find the facts' names, values and ranks for one message to the user.
  */
 #pragma once
 
@@ -32,6 +32,8 @@ void agree_write_environment(FILE *out);
 void agree_write_build(FILE *out);
 
 /* Collective. If `mine` failed on any rank, fails with the first such rank's message, as comm_all_status does. If facts
- * of `same` differ, or the protocol's version, fails with STATUS_USAGE and one message on all ranks. If facts of `alike`
- * differ (NULL: there are none), rank 0 warns: they change at most bits. */
+ * of `same` differ, or the protocol's version, fails with STATUS_USAGE and one message on all ranks. If facts of
+ * `alike` differ (NULL: there are none), which may change bits and nothing else, rank 0 warns. */
 status agree_all(comm_group *all, status mine, const char *same, const char *alike);
+/* The same for one fact; `value` may be NULL where `mine` failed. */
+status agree_on(comm_group *all, status mine, const char *name, const char *value);

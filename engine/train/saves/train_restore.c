@@ -165,13 +165,6 @@ static status share_elsewhere(bool *out, const training *t, const char *path)
     return STATUS_OK;
 }
 
-/* Fails on all ranks if opening `what` failed on any, or, with STATUS_USAGE, if ranks found different contents. */
-static status share_identity(const training *t, status opened, const char *what, const char *identity)
-{
-    AUTO_FREE char *fact = MUST_PRINT(out, agree_fact(out, what, "%s", identity ? identity : ""));
-    return agree_all(comm_world(t->world), opened, fact, NULL);
-}
-
 static verdict restore_from(status *said, training *t, const char *path)
 {
     AUTO(checkpoint) *from = NULL;
@@ -180,7 +173,7 @@ static verdict restore_from(status *said, training *t, const char *path)
         return REFUSED;
     *said = checkpoint_open(&from, path);
     AUTO_FREE char *identity = *said == STATUS_OK ? checkpoint_identity(from) : NULL;
-    *said = share_identity(t, *said, "the checkpoint", identity);
+    *said = agree_on(comm_world(t->world), *said, "the checkpoint", identity);
     if (*said == STATUS_USAGE)
         return (void)status_context(*said, "%s", path), REFUSED;
     if (*said != STATUS_OK)
@@ -417,19 +410,21 @@ static status begin_as_dense(training *t, weights *dense)
     return STATUS_OK;
 }
 
-/* Starts with fresh optimizer state; weights are drawn, or model.from's, or some of each. */
+/* Starts with fresh optimizer state; weights are drawn, or model.from's, or some of each. Collective. */
 static status start_fresh(training *t)
 {
     const config *c = t->config;
+    comm_group *all = comm_world(t->world);
     if (!c->model.from || c->model.upcycle)
         state_initialise(&t->compiled, t->executor, (uint64_t)c->train.seed);
     if (!c->model.from)
         return STATUS_OK;
     AUTO(weights) *w = NULL;
-    status opened = weights_open(&w, c->model.from);
-    AUTO_FREE char *identity = opened == STATUS_OK ? weights_identity(w) : NULL;
-    TRY(share_identity(t, opened, "model.from", identity));
-    TRY(c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w));
+    status s = weights_open(&w, c->model.from);
+    AUTO_FREE char *identity = s == STATUS_OK ? weights_identity(w) : NULL;
+    TRY(agree_on(all, s, "model.from", identity));
+    s = c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w);
+    TRY(comm_all_status(all, s));
     log_info("weights from %s%s", weights_folder(w), c->model.upcycle ? ", its mlp in each expert" : "");
     return STATUS_OK;
 }
@@ -481,7 +476,7 @@ static status restore_run(training *t, bool *own)
     if (offers.count > 0)
         TRY(restore_best(t, &offers));
     else if (*own || strcmp(t->resume, "never") == 0)
-        TRY(comm_all_status(all, start_fresh(t)));
+        TRY(start_fresh(t));
     else
         TRY(restore_named(own, t));
     if (t->at.step == 0 && t->islands)
@@ -527,7 +522,7 @@ static status go_back(training *t)
         (void)restore_from(&s, t, folder);
     if (s != STATUS_OK || folder)
         return s;
-    TRY(comm_all_status(all, start_fresh(t))); /* starts like a new process */
+    TRY(start_fresh(t)); /* starts like a new process */
     t->at.step = t->at.updates = t->at.samples = t->at.good_steps = t->at.skipped = 0;
     t->at.past = (train_past){0};
     if (precision_row_of(t->config->train.precision)->scales_loss)

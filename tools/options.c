@@ -216,22 +216,16 @@ static status check_operands(const options_command *c, int count, char **argv)
     return STATUS_OK;
 }
 
-/* Prints the help through $PAGER, or less, where somebody sits before a terminal; else plainly. */
-static void page_help(const options_command *c)
-{
-    FILE *pager = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)
-                      ? popen("LESS=${LESS:-FRX} ${PAGER:-less} 2>/dev/null || cat", "w")
-                      : NULL;
-    options_help(pager ? pager : stdout, c);
-    if (pager)
-        pclose(pager);
-}
-
-/* Returns the exit status. A subject that is unknown to the command may be any word after --help. */
+/* Returns the exit status. A subject that is unknown to the command may be any word after --help. Without a subject
+ * the help passes through $PAGER, or less, if a person sits before a terminal. */
 static int say_help(const options_command *c, const char *subject)
 {
     if (!subject || !c->help_about || *subject == '-') {
-        page_help(c);
+        const bool person = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+        FILE *pager = person ? popen("LESS=${LESS:-FRX} ${PAGER:-less} 2>/dev/null || cat", "w") : NULL;
+        options_help(pager ? pager : stdout, c);
+        if (pager)
+            pclose(pager);
         return STATUS_OK;
     }
     if (c->help_about(stdout, subject))

@@ -458,7 +458,7 @@ static const char *const script =
     "c.dispatchEvent(new "
     "Event('change')); return mine(); });";
 
-/* What a reader of several runs looks for. */
+/* Looks for the things that a reader of several runs looks for. */
 static const char *const reading =
     "out.toc = [...document.querySelectorAll('nav a')].map(a => document.querySelector('section' + "
     "a.getAttribute('href')) !== null);"
@@ -518,7 +518,7 @@ static void check_curves(const json_t *out)
         assert_int_equal(json_number_value(json_array_get(at(out, "axes"), i)), number(out, "legend/0"));
 }
 
-/* What a reader of several runs asks first: what differs, where it is, whose a mark is, which bar is longer. */
+/* A reader of several runs asks first what differs, whose a mark is, and which bar is longer. */
 static void check_reading(const json_t *out, int width)
 {
     json_t *value;

@@ -567,7 +567,7 @@ TEST(a_browser_draws_the_page)
     assert_null(strstr(built, "NaN"));
 }
 
-/* What a reader of many rows does: the measured picture becomes one of 256 ranks. */
+/* Acts as a reader of many rows; the measured picture becomes one of 256 ranks. */
 static const char *const reading =
     "const p = data.pictures[1], said = [], write = CanvasRenderingContext2D.prototype.fillText;"
     "CanvasRenderingContext2D.prototype.fillText = function (t, x, y) { said.push([t, x, y, "

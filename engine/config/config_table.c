@@ -405,8 +405,9 @@ const char *config_table_nearest(const char *typed)
     for (int i = 0; i < ROWS; i++)
         if (strcmp(last_part(rows[i].key), last_part(key)) == 0)
             return rows[i].key;
-    if (nearest_meaning(key))
-        return nearest_meaning(key);
+    const char *meant = nearest_meaning(key);
+    if (meant && strchr(meant, '.')) /* else it is a value's or a command's meaning */
+        return meant;
     nearest n = {.wanted = key};
     for (int i = 0; i < ROWS; i++)
         nearest_offer(&n, rows[i].key);

@@ -259,6 +259,11 @@ TEST(help_of_a_section_is_its_keys)
         {"plan train.device=gpu", "did you mean cuda?", "argument", 2},
         {"plan model.architecture=gemma3", "did you mean gemma3_text?", "argument", 2},
         {"evaluate", "did you mean eval?", "lists them", 2},
+        {"pretrain", "did you mean train?", "lists them", 2},
+        {"export", "did you mean convert?", "report", 2},
+        {"help export", "usage: phalanx convert", "no topic", 0},
+        {"plan gpu=1", "unknown key gpu", "cuda", 2},
+        {"plan train.device=GPU", "did you mean cuda?", "unknown", 2},
         {"train --help optimzer", "no key and no section optimzer; did you mean optimizer?", "optimizer.lr:", 2},
         {"train --help opt", "no key and no section opt", "optimizer.lr:", 2}};
     AUTO_FREE char *program = launch_beside("../phalanx");

@@ -151,3 +151,11 @@ void gate_set(gate *g, gate_act act, const char *path)
     g->acted = 0;
     pthread_mutex_unlock(&g->lock);
 }
+
+int gate_acted(gate *g)
+{
+    pthread_mutex_lock(&g->lock);
+    int acted = g->acted;
+    pthread_mutex_unlock(&g->lock);
+    return acted;
+}

@@ -34,5 +34,7 @@ typedef struct gate {
 void gate_begin(gate *g, int behind);
 void gate_end(gate *g);
 void gate_set(gate *g, gate_act act, const char *path);
+/* Returns how many requests it has acted on since it was set. */
+int gate_acted(gate *g);
 /* Sends a request to etcd; the answer goes to `client`, unless that is -1. */
 void gate_send_on(gate *g, const char *request, int bytes, int client);

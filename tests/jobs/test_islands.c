@@ -578,6 +578,39 @@ TEST(an_etcd_that_lies_stops_no_island)
     gate_end(&g);
 }
 
+/* A merge is agreed on, and its only island hears of it seconds later: the steps that it did meanwhile stay. */
+TEST(a_merge_that_is_heard_of_late_undoes_no_step)
+{
+    static const char *const words = "train.steps=2000 run.log_every=1000000 optimizer.lr=1e-4";
+    const char *top = *state;
+    gate g;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    gate_begin(&g, atoi(strrchr(rendezvous_address(island_jobs_etcd), ':') + 1));
+    launch *l = island_jobs_start(top, "late", 0, 1,
+                                  "%s outer.slots=1 outer.min_islands=1 outer.optimizer=average outer.every=250 "
+                                  "outer.timeout=1 outer.rendezvous=http://127.0.0.1:%d",
+                                  words, g.port);
+    assert_true(launch_expect(l, "merge number 1,", ISLAND_JOBS_LIMIT));
+    gate_set(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
+    for (double until = clock_seconds() + 10; gate_acted(&g) == 0; clock_nap(0.01))
+        assert_true(clock_seconds() < until);
+    gate_set(&g, GATE_IS_SHUT, NULL);
+    clock_nap(2.5);
+    gate_set(&g, GATE_PASSES, NULL);
+    AUTO_FREE char *said = island_jobs_end(l);
+    if (!strstr(said, " is given up: ") || !strstr(said, "merge number 4,"))
+        fail_msg("%s", said);
+    free(island_jobs_end(island_jobs_start(top, "never", 0, 1, "outer.every=0 %s", words)));
+    AUTO_FREE char *a = island_jobs_folder(top, "late", 0), *b = island_jobs_folder(top, "never", 0);
+    runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
+    assert_int_equal(y.count, 2000);
+    double error = runs_loss_error(&x, &y);
+    if (!(error < 1e-3))
+        fail_msg("losses are %g apart", error);
+    gate_end(&g);
+}
+
 /* ---- an island with trusted keys that sends what is no number, or far too much
  * ------------------------------------------------------ */
 

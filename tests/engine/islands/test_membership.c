@@ -30,14 +30,8 @@ static int etcd_port(void)
 
 static void wait_for_act(gate *g)
 {
-    for (double until = clock_seconds() + SECONDS;; usleep(10000)) {
-        pthread_mutex_lock(&g->lock);
-        int acted = g->acted;
-        pthread_mutex_unlock(&g->lock);
-        if (acted > 0)
-            return;
+    for (double until = clock_seconds() + SECONDS; gate_acted(g) == 0; usleep(10000))
         assert_true(clock_seconds() < until);
-    }
 }
 
 /* ---- members

@@ -22,7 +22,7 @@ typedef struct wishes {
     int64_t port;
 } wishes;
 
-/* Fails if the port is taken: etcd would say so in its own words, and not what to do. */
+/* Fails if the port is taken: etcd's own message has no remedy. */
 static status check_port(const char *address, int64_t port, const char *use)
 {
     char text[16];

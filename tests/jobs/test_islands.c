@@ -405,9 +405,9 @@ TEST(a_stranger_merges_with_nobody)
  * ---------------------------------------------------------------------------------------------------------------- */
 
 /* One island by itself, until its state is that of step `steps`, with a merge every second one. */
-static void one_island(const char *top, int slot, int steps, const char *says)
+static void one_island(const char *top, const char *run, int slot, int steps, const char *says)
 {
-    launch *l = island_jobs_start(top, "histories", slot, 1,
+    launch *l = island_jobs_start(top, run, slot, 1,
                                   "outer.min_islands=1 outer.timeout=4 outer.optimizer=average train.steps=%d", steps);
     AUTO_FREE char *said = island_jobs_end(l);
     if (!strstr(said, says))
@@ -421,7 +421,7 @@ TEST(a_merge_number_used_by_two_histories_is_two_merges)
     const char *top = *state;
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    one_island(top, 0, 4, "merge number 2,");
+    one_island(top, "histories", 0, 4, "merge number 2,");
     AUTO_FREE char *line = must_format("cp -r %s/histories-0 %s/histories-1", top, top);
     assert_int_equal(system(line), 0);
     etcd *e = NULL;
@@ -431,8 +431,8 @@ TEST(a_merge_number_used_by_two_histories_is_two_merges)
         etcd_write(e, "phalanx/histories/live/head", "{\"merge\": 2, \"step\": 4, \"updates\": 4, \"parts\": []}", 0),
         STATUS_OK);
     etcd_close(e);
-    one_island(top, 1, 8, "merge number 4,");
-    one_island(top, 0, 8, "going on from merge 2");
+    one_island(top, "histories", 1, 8, "merge number 4,");
+    one_island(top, "histories", 0, 8, "going on from merge 2");
     launch *a = island_jobs_start(top, "histories", 0, 1, "outer.optimizer=average train.steps=12");
     assert_true(launch_expect(a, "has slot 0", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(top, "histories", 1, 1, "outer.optimizer=average train.steps=12");
@@ -440,6 +440,35 @@ TEST(a_merge_number_used_by_two_histories_is_two_merges)
     assert_non_null(strstr(second, "took the model after merge 4"));
     assert_non_null(strstr(first, "of the changes of 2 islands"));
     assert_true(island_jobs_same(top, "histories", 0, "histories", 1, "model") > 20);
+}
+
+/* An etcd that was set back, or of which a man in the middle had shown another state, takes merges 3 and 4 twice. */
+TEST(a_merge_number_that_is_taken_twice_is_two_merges)
+{
+    const char *top = *state;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    static const char head[] = "phalanx/twice/live/head";
+    etcd *e = NULL;
+    json_t *pairs = NULL;
+    one_island(top, "twice", 0, 4, "merge number 2,");
+    AUTO_FREE char *line = must_format("cp -r %s/twice-0 %s/twice-1", top, top);
+    assert_int_equal(system(line), 0);
+    assert_int_equal(etcd_open(&e, rendezvous_address(island_jobs_etcd)), STATUS_OK);
+    assert_int_equal(etcd_read(&pairs, e, head), STATUS_OK);
+    one_island(top, "twice", 0, 8, "merge number 4,");
+    const char *before = json_string_value(json_object_get(json_array_get(pairs, 0), "value"));
+    assert_int_equal(etcd_write(e, head, before, 0), STATUS_OK);
+    json_decref(pairs);
+    etcd_close(e);
+    one_island(top, "twice", 1, 8, "merge number 4,");
+    launch *b = island_jobs_start(top, "twice", 1, 1, "outer.optimizer=average train.steps=12");
+    assert_true(launch_expect(b, "has slot 1", ISLAND_JOBS_LIMIT));
+    launch *a = island_jobs_start(top, "twice", 0, 1, "outer.optimizer=average train.steps=12");
+    AUTO_FREE char *first = island_jobs_end(a), *second = island_jobs_end(b);
+    if (!strstr(first, "took the model after merge 4") || !strstr(second, "of the changes of 2 islands"))
+        fail_msg("%s%s", first, second);
+    assert_true(island_jobs_same(top, "twice", 0, "twice", 1, "model") > 20);
 }
 
 /* ---- a head that somebody else has written

@@ -151,8 +151,8 @@ bool outer_encode(islands *o, int fragment);
 /* True if steps have been done since the weights should have taken the merge: their change is kept. Not with
  * outer.noise, since the difference of two changes would show less of it. */
 bool outer_is_late(const islands *o);
-/* Updates the reference by the roster's merge. Moves the weights by what others have changed, unless they are to be the
- * reference soon: if this island's change is not in it, or is late. */
+/* Updates the reference by the roster's merge. Moves the weights by others' changes, unless they become the reference
+ * soon: if this island's change is not in it, or is late. */
 void outer_merge_changes(islands *o, bool took_part);
 /* Gossip: updates the reference by the exchange with the partners; `mean`: sets it to the mean of their weights. */
 void outer_merge_weights(islands *o, bool mean);

@@ -152,9 +152,11 @@ static status fetch_all(bool *done, islands *o, int64_t *merge, int64_t *step, i
     if (*done && o->core.memory.momentum)
         TRY(fetch_state(done, o, donor, WIRE_MOMENTUM, *merge, until));
     *done = *done && o->core.roster.member[donor].history == began; /* the same state still has this number */
-    if (*done)
+    if (*done) {
+        o->core.history = began;
         log_info("islands: took the model after merge %lld (step %lld) from %s", (long long)*merge, (long long)*step,
                  o->core.roster.member[donor].name);
+    }
     return STATUS_OK;
 }
 
@@ -206,7 +208,6 @@ status outer_catch_up(islands *o, islands_position *p, bool keep)
     TRY(outer_check_finite(c, c->memory.momentum, "the outer momentum that another island gave"));
     outer_take_reference(o, keep);
     c->merge = merge;
-    c->history = c->roster.history;
     if (!keep)
         outer_begin_anew(o, p, step, updates);
     outer_announce(c, step, updates);
@@ -215,19 +216,18 @@ status outer_catch_up(islands *o, islands_position *p, bool keep)
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
-/* Writes the history into `head`: that of the last head, or a new one that begins after this island's merge. */
-static void outer_name_history(islands *o, json_t *head, bool goes_on)
+/* Writes into `head` a history that begins after this island's merge. */
+static void outer_name_history(islands *o, json_t *head)
 {
-    const roster *r = &o->core.roster;
-    if (!goes_on && (!o->doubt.drawn || o->doubt.base != o->core.merge)) {
+    if (!o->doubt.drawn || o->doubt.base != o->core.merge) {
         uint64_t id;
         MUST(getrandom(&id, sizeof id, 0) == sizeof id, "the system has no random numbers");
         o->doubt.drawn = (int64_t)(id >> 1);
         o->doubt.base = o->core.merge;
     }
-    json_object_set_new(head, "history", json_integer(goes_on ? r->history : o->doubt.drawn));
-    json_object_set_new(head, "from", json_integer(goes_on ? r->from : o->core.history));
-    json_object_set_new(head, "base", json_integer(goes_on ? r->base : o->core.merge));
+    json_object_set_new(head, "history", json_integer(o->doubt.drawn));
+    json_object_set_new(head, "from", json_integer(o->core.history));
+    json_object_set_new(head, "base", json_integer(o->core.merge));
 }
 
 /* Makes this island's state the one after the last merge, with which a history begins. */
@@ -237,7 +237,7 @@ static void make_head(islands *o, const islands_position *p)
         return;
     json_t *head = json_pack("{s:I, s:I, s:I, s:[]}", "merge", (json_int_t)o->core.merge, "step", (json_int_t)p->step,
                              "updates", (json_int_t)p->updates, "parts");
-    outer_name_history(o, head, false);
+    outer_name_history(o, head);
     membership_decide(o->core.membership, head, o->core.roster.revision, 0, NULL);
 }
 
@@ -310,7 +310,7 @@ static status give_up_joining(const islands *o)
 }
 
 /* Joins: waits until this island's state is the one after the last merge. Training begins unmerged if etcd is away, or
- * does not take what is written, for that long. */
+ * takes no writes, for that long. */
 static status outer_join_all(islands *o, islands_position *p)
 {
     outer *c = &o->core;
@@ -357,7 +357,7 @@ static void decide_merge(islands *o, uint64_t takes)
     }
     json_t *head = json_pack("{s:I, s:I, s:I, s:o}", "merge", (json_int_t)(o->core.merge + 1), "step", (json_int_t)step,
                              "updates", (json_int_t)updates, "parts", parts);
-    outer_name_history(o, head, r->history > 0);
+    outer_name_history(o, head); /* two states of a number, of an etcd that was forked or set back, are told apart */
     if (outer_undo_wins(o, takes))
         json_object_set_new(head, "undoes", json_integer(o->core.merge));
     membership_decide(o->core.membership, head, r->revision, takes, revisions);

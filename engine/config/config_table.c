@@ -205,8 +205,8 @@ static const config_row rows[] = {
     WORD(parallel.order, orders, "auto", CHANGES, "hides transfers, as memory.budget allows: early launches; and "
         "products beside them; in halves for more of them; the forward pass's products in parts; auto: parts on a "
         "GPU, products on the CPU"),
-    DERIVED(INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CHANGES, "balanced",
-        "layers of each run, in order of the model"),
+    DERIVED(INTEGERS, parallel.layers_per_stage, 0, INTMAX, NULL, CHANGES, "balanced",
+        "layers of each run, in order of the model; the first and the last may have none"),
     SIZE(parallel.bucket, "32MiB", CHANGES, "gradients that are reduced together, once a step"),
     WORD(parallel.compress, compress_words, "none", CHANGES, "how gradients are sent between data ranks, for slow "
         "networks; what is lost is kept for the next step; with zero 0 and 1"),

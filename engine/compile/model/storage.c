@@ -511,8 +511,7 @@ int64_t storage_checkpoint_bytes(const compile_options *o)
                              .compute = precision_compute(o->precision),
                              .chunk_count = 1,
                              .first_layer = &first,
-                             .layers = &layers,
-                             .total_layers = layers};
+                             .layers = &layers};
     decoder_open(&whole, &p, &o->shape, &layout);
     int64_t sum = 0;
     for (int i = 0; i < whole.parameter_count; i++) { /* no padding is saved, and a shared head is the embedding's */

@@ -45,8 +45,7 @@ static void draw_model(outer *o)
                                   .compute = DTYPE_FP32,
                                   .chunk_count = 1,
                                   .first_layer = &first,
-                                  .layers = &layers,
-                                  .total_layers = layers};
+                                  .layers = &layers};
     decoder_open(&model, &p, shape, &whole);
     for (int i = 0; i < o->units.mine_count; i++) {
         const unit *u = &o->units.list[o->units.mine[i].unit];

@@ -54,6 +54,7 @@ static status merge(const char *output, char *const *prefixes, int count, bool f
 {
     AUTO_FREE stored_reader *inputs = must_calloc((unsigned long)count, sizeof *inputs);
     status s = merge_tokenizers(NULL, prefixes, count);
+    dataset_output to = {0};
     int64_t documents = 0, tokens = 0;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         if (strcmp(prefixes[i], output) == 0)
@@ -66,11 +67,12 @@ static status merge(const char *output, char *const *prefixes, int count, bool f
         }
     }
     if (s == STATUS_OK)
-        s = dataset_prepare(output, force);
+        s = dataset_output_open(&to, output, force);
     if (s == STATUS_OK)
-        s = merge_inputs(output, inputs, count);
+        s = merge_inputs(to.prefix, inputs, count);
     if (s == STATUS_OK)
-        s = merge_tokenizers(output, prefixes, count);
+        s = merge_tokenizers(to.prefix, prefixes, count);
+    s = dataset_output_end(&to, s);
     if (s == STATUS_OK)
         log_info("%s: %lld documents, %lld tokens", output, (long long)documents, (long long)tokens);
     for (int i = 0; i < count; i++)
@@ -83,7 +85,7 @@ int merge_main(int argc, char **argv)
     const char *output = NULL;
     bool force = false;
     const options_row rows[] = {
-        OPTION_TEXT("--output", "PREFIX", "write PREFIX.bin and PREFIX.idx", &output),
+        OPTION_TEXT("--output", "PREFIX", "write PREFIX.bin and PREFIX.idx, here or to s3://BUCKET/PREFIX", &output),
         OPTION_FLAG("--force", "replace a data set that is there", &force),
     };
     stop_catch();

@@ -111,9 +111,9 @@ static void print_card(FILE *out, const training *t, int64_t step)
 /* ---- the exporter ------------------------------------------------------------------------------------------------ */
 
 /* A thread that reads a published checkpoint of any layout and writes exports/step-XXXXXXXX atomically; then
- * exports/latest leads to it. An export that fails (a full disk) is tried again with the next save and at the run's
- * end. Pruning keeps checkpoints that wait for export. The thread allocates memory while it works: the manifest, and
- * the few buffers of weights_copy. */
+ * exports/latest leads to it, and both go to the mirror. An export that fails (a full disk) is tried again with the
+ * next save and at the run's end. Pruning keeps checkpoints that wait for export. The thread allocates memory while it
+ * works: the manifest, and the few buffers of weights_copy and of an upload. */
 enum { MOST_WAITING = 256, NAME = 32, TRIES = 5 };
 
 typedef struct waiting_export {
@@ -152,6 +152,27 @@ static status name_latest(const char *exports, const char *name)
     return atomic_replace(text, line, (int64_t)strlen(line));
 }
 
+/* Uploads an export to MIRROR/exports/NAME, its config.json last, and then its name to MIRROR/exports/latest. */
+static status mirror_export(exporter *e, const char *folder, const char *name)
+{
+    const training *t = e->run;
+    const object_limits limits = {.patience = MIRROR_PATIENCE, .stop = &e->worker.stop};
+    RELEASED_BY(mirror_prefix_free) mirror_prefix p = {0};
+    AUTO(object_store) *s = NULL;
+    mirror_holder holder;
+    if (!t->config->checkpoint.mirror)
+        return STATUS_OK;
+    TRY(mirror_prefix_make(&p, t->config->checkpoint.mirror));
+    TRY(object_open(&s, p.bucket, &limits));
+    TRY(mirror_prefix_confirm(&holder, s, &p, t->run));
+    if (holder != MIRROR_MINE)
+        return status_fail(STATUS_FAILED, "%s is not this start's", p.url);
+    AUTO_FREE char *root = must_format("%sexports/%s/", p.root, name), *line = must_format("%s\n", name),
+                   *latest = mirror_prefix_key(&p, "exports", "latest");
+    TRY(upload_folder(&(upload_target){.bucket = p.bucket, .root = root, .limits = limits}, folder, "config.json"));
+    return object_put(s, latest, line, (int64_t)strlen(line));
+}
+
 static status make_export(exporter *e, const char *name)
 {
     AUTO_FREE char *from = must_format("%s/%s", e->run->checkpoints, name), *to = must_format("%s/%s", e->folder, name),
@@ -166,7 +187,9 @@ static status make_export(exporter *e, const char *name)
     TRY(weights_open(&w, from));
     TRY(atomic_make_folders(e->folder));
     TRY(weights_copy(w, to, &o));
-    return name_latest(e->folder, name);
+    TRY(name_latest(e->folder, name));
+    status s = mirror_export(e, to, name);
+    return s == STATUS_OK ? s : status_context(s, "checkpoint.mirror");
 }
 
 /* Waits for the next one; false: the thread ends. */
@@ -294,11 +317,6 @@ status training_export_open(training *t)
     e->folder = TAKE(folder);
     worker_init(&e->worker);
     TRY(worker_start(&e->worker, export_all, e, "exports checkpoints"));
-    if (t->config->checkpoint.mirror)
-        log_info(
-            "exports stay in %s: checkpoint.mirror uploads checkpoints, of which phalanx convert --from %s makes the "
-            "same folders",
-            e->folder, t->config->checkpoint.mirror);
     return add_missing(t, e);
 }
 

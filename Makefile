@@ -149,6 +149,8 @@ $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/tests/rank_playlist
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
+$(BUILD)/tests/test_pairs: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
+$(BUILD)/tests/test_invariances: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_renamed $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery $(BUILD)/tests/test_read_errors $(BUILD)/tests/test_stored: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx

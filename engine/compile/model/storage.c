@@ -347,7 +347,8 @@ static void describe_values(compiled *c)
     const token_counts n = tokens_count(o);
     const bool ALWAYS = true, LOSS = o->decode_samples == 0, MTP = o->train && o->shape.mtp_layers > 0,
                MASK = LOSS && o->document_mask, DIVIDED = n.run > 0,
-               BALANCES = o->shape.router_loss > 0 && o->router_over == LAYER_BALANCE_SEQUENCE,
+               BALANCES =
+                   (o->shape.router_loss > 0 || o->shape.router_z_loss > 0) && o->router_over == LAYER_BALANCE_SEQUENCE,
                DRAWS = DIVIDED || (o->train && (BALANCES || o->shape.dropout > 0));
     const int64_t clips = o->train && o->optimizer.qk_clip > 0;
     layer_sizes sizes = {

@@ -109,7 +109,7 @@ static const struct {
     {SMALL "parallel: {layers_per_stage: 3}\n", NULL,
      "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 0, not 3"},
     {SMALL "parallel: {layers_per_stage: [3, a]}\n", NULL,
-     "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 1, not a"},
+     "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 0, not a"},
     /* data sets */
     {SMALL "data: {train: [[a]]}\n", NULL,
      "a.yaml:2: data.train: expected a prefix of .bin and .idx, or a list of prefixes or {path, weight}, not a list"},

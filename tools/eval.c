@@ -10,7 +10,6 @@
 #include "engine/train/report/report.h"
 #include "engine/text/documents.h"
 #include "engine/data/stored.h"
-#include "engine/data/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/bits.h"
 #include "memory/log.h"
@@ -116,7 +115,7 @@ static status eval_logits_write(double *loss, const char *path, weights *from, c
 typedef struct settings {
     const char *checkpoint, *data, *text, *tokenizer, *logits;
     int64_t sequence, batch, limit, tensor, pipeline;
-    int precision, device;
+    int precision, device, begin;
     bool json;
 } settings;
 
@@ -173,7 +172,7 @@ static status check_ids(const evaluation *e, const char *kind)
 static status read_text(evaluation *e)
 {
     AUTO(tokenizer) *t = NULL;
-    TRY(e->set->tokenizer ? tokenizer_files_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
+    TRY(inference_tokenizer(&t, e->from, e->set->tokenizer, (tokenizer_begin)e->set->begin));
     AUTO(tokenizer_scratch) *scratch = tokenizer_scratch_open(t);
     AUTO(documents) *d = NULL;
     const documents_settings plain = {.format = DOCUMENTS_SNIFF};
@@ -190,7 +189,9 @@ static status read_text(evaluation *e)
         if (!more)
             return check_ids(e, tokenizer_kind(t));
         TRY(documents_text(d, &text, &length, &made, raw_bytes.bytes + raw.offset, &raw));
-        TRY(tokenizer_encode(t, scratch, &e->tokens, text, length, TOKENIZER_FRAME));
+        /* The end of one document begins the next, as in a data set. */
+        bool begun = e->tokens.count > 0 && tokenizer_begins_with(t) == TOKENIZER_BEGIN_END;
+        TRY(tokenizer_encode(t, scratch, &e->tokens, text, length, begun ? 0 : TOKENIZER_FRAME));
         e->bytes += length;
         int32_t end = tokenizer_ids_of(t)->end_of_document;
         if (end >= 0)
@@ -369,6 +370,7 @@ int eval_main(int argc, char **argv)
         OPTION_TEXT("--text", "FILE",
                     "a file of text or JSON-lines, packed or not; tokenized with the model's tokenizer", &set.text),
         OPTION_TEXT("--tokenizer", "bytes|FILE", "of --text, where the checkpoint has none", &set.tokenizer),
+        OPTION_CHOICE("--begin", INFERENCE_BEGIN_HELP, &set.begin, tokenizer_begin_words),
         OPTION_INTEGER("--sequence", "N",
                        "tokens of a window (as trained; else the model's max_sequence, at most 1024)", &set.sequence, 1,
                        1e9),

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/infer/inference.h"
-#include "engine/data/tokenizer_files.h"
 #include "memory/bits.h"
 #include "memory/log.h"
 #include "parallel/comm/agree.h"
@@ -16,7 +15,7 @@ typedef struct settings {
     const char *checkpoint, *prompt, *prompts, *stop, *tokenizer;
     int64_t tokens, top_k, seed, batch, tensor, pipeline;
     double temperature, top_p;
-    int precision, device;
+    int precision, device, begin;
     bool ignore_end, only_new;
 } settings;
 
@@ -232,8 +231,7 @@ static void generate_all(const job *j, generator *g, int batch)
 static status open_inputs(job *j)
 {
     TRY(weights_open(&j->from, j->set->checkpoint));
-    TRY(j->set->tokenizer ? tokenizer_files_open(&j->tokenizer, j->set->tokenizer)
-                          : weights_tokenizer(&j->tokenizer, j->from));
+    TRY(inference_tokenizer(&j->tokenizer, j->from, j->set->tokenizer, (tokenizer_begin)j->set->begin));
     j->scratch = tokenizer_scratch_open(j->tokenizer);
     TRY(read_prompts(j));
     return encode_prompts(j);
@@ -293,6 +291,7 @@ int generate_main(int argc, char **argv)
         OPTION_TEXT("--prompt", "TEXT", "what to continue; one prompt streams as it is generated", &set.prompt),
         OPTION_TEXT("--prompts", "FILE", "many prompts, one a line", &set.prompts),
         OPTION_TEXT("--tokenizer", "bytes|FILE", "where the checkpoint has none", &set.tokenizer),
+        OPTION_CHOICE("--begin", INFERENCE_BEGIN_HELP, &set.begin, tokenizer_begin_words),
         OPTION_INTEGER("--tokens", "N", "generate at most N tokens (100)", &set.tokens, 0, 1e9),
         OPTION_NUMBER("--temperature", "T", "0 takes the likeliest token each time (0.8)", &set.temperature, 0, 100),
         OPTION_INTEGER("--top-k", "K", "choose among the K likeliest; 0: all (0)", &set.top_k, 0, 1e9),

@@ -108,12 +108,12 @@ static void read_all(void *argument)
 
 static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch, buffer *text_scratch)
 {
-    int32_t end = tokenizer_ids_of(l->tokenizer)->end_of_document;
+    const tokenizer_ids *ids = tokenizer_ids_of(l->tokenizer);
     int64_t repaired = tokenizer_scratch_repaired(scratch);
     s->ids.count = s->text_bytes = s->bad = s->rejects.length = 0;
     for (int i = 0; i < s->count; i++) {
         const char *text, *bytes = s->bytes.bytes + s->raw[i].offset;
-        int64_t length, before = s->ids.count;
+        int64_t length, before = s->ids.count, begun = before + l->settings->begin;
         status found = documents_text(l->documents, &text, &length, text_scratch, bytes, &s->raw[i]);
         if (found != STATUS_OK) {
             s->bad++;
@@ -126,9 +126,12 @@ static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch,
             s->ends[i] = s->ids.count;
             continue;
         }
+        buffer_ids_append(&s->ids, &ids->bos, l->settings->begin);
         TRY(tokenizer_encode(l->tokenizer, scratch, &s->ids, text, length, l->settings->flags));
-        if (l->settings->end_of_document && s->ids.count > before)
-            buffer_ids_append(&s->ids, &end, 1);
+        if (s->ids.count == begun)
+            s->ids.count = before;
+        else
+            buffer_ids_append(&s->ids, &ids->end_of_document, l->settings->end_of_document);
         s->ends[i] = s->ids.count;
         s->text_bytes += length;
     }
@@ -225,6 +228,10 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
     MUST(threads >= 1, "%d threads", threads);
     if (settings->end_of_document && tokenizer_ids_of(t)->end_of_document < 0)
         return status_fail(STATUS_FAILED, "the tokenizer has no token that ends a document: append none");
+    if (settings->begin && tokenizer_ids_of(t)->bos < 0)
+        return status_fail(STATUS_FAILED, "--begin: the tokenizer has no token that begins a text (bos_token of its "
+                                          "tokenizer_config.json): leave it out, the end of one document then begins "
+                                          "the next");
     queue l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
     l.batches = must_calloc((unsigned long)l.count, sizeof *l.batches);
     worker_init(&l.worker);

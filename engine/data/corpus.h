@@ -19,6 +19,7 @@ typedef status corpus_reject(void *context, const char *lines, int64_t length);
 typedef struct corpus_settings {
     int threads;           /* threads that encode; at least 1 */
     int flags;             /* flags of tokenizer_encode */
+    bool begin;            /* puts the tokenizer's bos before each document */
     bool end_of_document;  /* appends the tokenizer's end of document */
     corpus_reject *reject; /* leaves bad records out; NULL: the first one is a failure */
 } corpus_settings;

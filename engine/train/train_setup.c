@@ -70,6 +70,11 @@ static status check_sources(const config_sources *sources, const char *key, int6
         AUTO(tokenizer) *t = NULL;
         if (rank == 0 && tokenizer_files_is_beside(prefix))
             TRY(tokenizer_files_open_beside(&t, prefix));
+        tokenizer_begin begin = TOKENIZER_BEGIN_UNKNOWN;
+        if (t)
+            TRY(tokenizer_files_begin(&begin, prefix));
+        if (t)
+            tokenizer_begin_with(t, begin);
         int64_t ids = t ? tokenizer_data_size(t) : 0;
         if (ids > vocabulary)
             return status_fail(
@@ -120,12 +125,36 @@ static status open_data(training *t)
     return STATUS_OK;
 }
 
+/* Finds the beginning of documents in training. Where data sets differ, the larger weight decides, or of equals the
+ * first; unknown ones do not count. */
+static status find_begin(training *t)
+{
+    const config *c = t->config;
+    double weight[TOKENIZER_BEGINS] = {0}, sum = 0;
+    tokenizer_begin most = TOKENIZER_BEGIN_UNKNOWN, each;
+    for (int i = 0; i < c->data.train.count; i++) {
+        TRY(tokenizer_files_begin(&each, c->data.train.item[i].path));
+        weight[each] += c->data.train.item[i].weight;
+        sum += each ? c->data.train.item[i].weight : 0;
+        if (each && weight[each] > weight[most])
+            most = each;
+    }
+    if (weight[most] < sum)
+        log_warn("data.train: its data sets differ in what begins a document: prompts to this model will begin with "
+                 "\"%s\", as documents of most of the weight do (phalanx help data)",
+                 tokenizer_begin_words[most]);
+    /* A mask hides the end of the document before. */
+    t->data.begin = most == TOKENIZER_BEGIN_END && c->data.document_mask ? TOKENIZER_BEGIN_NOTHING : most;
+    return STATUS_OK;
+}
+
 /* Opens the tokenizer that made the data: named by the configuration, or stored beside the data; it may be absent. */
 static status open_tokenizer(training *t)
 {
     const config *c = t->config;
     if (comm_rank(t->world) > 0)
         return STATUS_OK;
+    TRY(find_begin(t));
     if (c->data.tokenizer) {
         status s = tokenizer_files_open(&t->data.tokenizer, c->data.tokenizer);
         return s == STATUS_OK ? s : status_context(s, "data.tokenizer");

@@ -76,7 +76,8 @@ static char *draw(const indexed *x, const options *o)
 }
 
 /* Writes one of the parts; ends its output. */
-static status write_part(dataset_output *to, indexed *x, const tokenizer *t, const char *chosen, int wanted)
+static status write_part(dataset_output *to, indexed *x, const tokenizer *t, tokenizer_begin begin, const char *chosen,
+                         int wanted)
 {
     indexed_writer *w;
     const char *name = to->name;
@@ -93,6 +94,8 @@ static status write_part(dataset_output *to, indexed *x, const tokenizer *t, con
     s = dataset_finish(s, w);
     if (s == STATUS_OK && t)
         s = tokenizer_files_save_beside(t, to->prefix);
+    if (s == STATUS_OK)
+        s = tokenizer_files_save_begin(to->prefix, begin);
     s = dataset_output_end(to, s);
     if (s == STATUS_OK)
         log_info("%s: %lld documents, %lld tokens", name, (long long)documents, (long long)tokens);
@@ -137,17 +140,20 @@ static status split(const options *o)
 {
     stored_reader from = {0};
     AUTO(tokenizer) *t = NULL;
+    tokenizer_begin begin = TOKENIZER_BEGIN_UNKNOWN;
     status s = open_input(&from, o);
     indexed *x = from.data;
     if (s == STATUS_OK)
         s = dataset_tokenizer(&t, o->prefix);
+    if (s == STATUS_OK)
+        s = tokenizer_files_begin(&begin, o->prefix);
     AUTO_FREE char *training = part_path(o, 0), *validation = part_path(o, 1);
     dataset_output to[2] = {0};
     for (int part = 0; part < 2 && s == STATUS_OK; part++)
         s = dataset_output_open(&to[part], part ? validation : training, o->force);
     AUTO_FREE char *chosen = s == STATUS_OK ? draw(x, o) : NULL;
     for (int part = 0; part < 2 && s == STATUS_OK; part++)
-        s = write_part(&to[part], x, t, chosen, part);
+        s = write_part(&to[part], x, t, begin, chosen, part);
     for (int part = 0; part < 2; part++)
         s = dataset_output_end(&to[part], s);
     stored_reader_close(&from);

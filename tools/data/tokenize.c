@@ -26,7 +26,7 @@ typedef struct options {
     const char *output, *tokenizer, *separator, *skip_bad, *files_from, *part;
     int64_t train_vocab, threads;
     int train_type, format, append_eod, special_text;
-    bool quiet, force;
+    bool quiet, force, begin;
     documents_settings documents;
     inputs inputs;
     dataset_output place;
@@ -208,6 +208,7 @@ static status encode_documents(const options *o, const tokenizer *t, corpus_coun
 {
     const corpus_settings settings = {.threads = (int)o->threads,
                                       .flags = o->special_text ? TOKENIZER_PLAIN : 0,
+                                      .begin = o->begin,
                                       .end_of_document = o->append_eod,
                                       .reject = w->rejects ? add_reject : NULL};
     w->documents = d;
@@ -229,6 +230,10 @@ static status publish_outputs(const options *o, const tokenizer *t, work *w, sta
 {
     if (s == STATUS_OK)
         s = tokenizer_files_save_beside(t, o->place.prefix);
+    if (s == STATUS_OK)
+        s = tokenizer_files_save_begin(o->place.prefix, o->begin        ? TOKENIZER_BEGIN_TOKEN
+                                                        : o->append_eod ? TOKENIZER_BEGIN_END
+                                                                        : TOKENIZER_BEGIN_NOTHING);
     if (s == STATUS_OK && w->rejects) {
         s = rejects_close(w->rejects);
         w->rejects = NULL;
@@ -314,6 +319,7 @@ int tokenize_main(int argc, char **argv)
                     &o.documents.field),
         OPTION_TEXT("--separator", "TEXT", "what separates the documents of a text file", &o.separator),
         OPTION_CHOICE("--append-eod", "end each document with the tokenizer's end (yes)", &o.append_eod, no_yes),
+        OPTION_FLAG("--begin", "begin each document with the tokenizer's bos (else the end before it does)", &o.begin),
         OPTION_CHOICE("--special-tokens", "names of special tokens within the text become (ids)", &o.special_text,
                       specials),
         OPTION_TEXT("--skip-bad", "FILE", "leave bad records out and list them in FILE: place and reason", &o.skip_bad),

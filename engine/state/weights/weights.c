@@ -571,7 +571,15 @@ status weights_read(void *context, const rectangle *of, const box_memory *to)
 
 /* ---- the tokenizer ---- */
 
-status weights_tokenizer(tokenizer **out, const weights *w)
+tokenizer_begin weights_begin(const weights *w)
+{
+    tokenizer_begin begin = w->checkpoint ? TOKENIZER_BEGIN_UNKNOWN : TOKENIZER_BEGIN_OWN;
+    const json_t *meta = w->checkpoint ? checkpoint_meta(w->checkpoint) : NULL;
+    (void)tokenizer_begin_find(&begin, json_string_value(json_object_get(meta, "document_begin")));
+    return begin;
+}
+
+static status open_tokenizer(tokenizer **out, const weights *w)
 {
     /* run/checkpoints/step-00000100: beside the weights, or with the run */
     static const char *const above[] = {"", "/..", "/../.."};
@@ -585,6 +593,13 @@ status weights_tokenizer(tokenizer **out, const weights *w)
     if (w->checkpoint && w->config.data.train.count && tokenizer_files_is_beside(w->config.data.train.item[0].path))
         return tokenizer_files_open_beside(out, w->config.data.train.item[0].path);
     return status_fail(STATUS_FAILED, "%s has no tokenizer: put tokenizer.json or tokenizer.model there", w->folder);
+}
+
+status weights_tokenizer(tokenizer **out, const weights *w, const char *spec, tokenizer_begin begin)
+{
+    TRY(spec ? tokenizer_files_open(out, spec) : open_tokenizer(out, w));
+    tokenizer_begin_with(*out, begin ? begin : weights_begin(w));
+    return STATUS_OK;
 }
 
 /* ---- sizes from the model's files ---- */

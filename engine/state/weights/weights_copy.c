@@ -222,7 +222,8 @@ static json_t *special_tokens(const weights *w)
 {
     json_t *tokens = json_deep_copy(weights_tokens(w));
     AUTO(tokenizer) *t = NULL;
-    if (json_object_size(tokens) || weights_is_huggingface(w) || weights_tokenizer(&t, w) != STATUS_OK)
+    if (json_object_size(tokens) || weights_is_huggingface(w) ||
+        weights_tokenizer(&t, w, NULL, TOKENIZER_BEGIN_UNKNOWN) != STATUS_OK)
         return tokens;
     const int32_t id[] = {tokenizer_ids_of(t)->bos, tokenizer_ids_of(t)->eos, tokenizer_ids_of(t)->pad};
     for (int i = 0; huggingface_token_keys[i]; i++)
@@ -304,6 +305,9 @@ static status write_manifest(const copy *c)
     c->manifest->meta =
         json_pack("{s:I, s:s, s:O}", "step", (json_int_t)0, "config", text, "tokens", weights_tokens(c->from));
     MUST(c->manifest->meta, "out of host memory");
+    if (weights_begin(c->from))
+        json_object_set_new(c->manifest->meta, "document_begin",
+                            json_string(tokenizer_begin_words[weights_begin(c->from)]));
     AUTO_FREE char *path = must_format("%s/manifest.json", c->folder);
     TRY(manifest_check(c->manifest, path));
     return manifest_write(c->manifest, path);
@@ -329,7 +333,7 @@ static status copy_companions(const copy *c)
         tokenizer_copied = tokenizer_copied || (copied && i < 3);
     }
     AUTO(tokenizer) *t = NULL;
-    if (weights_tokenizer(&t, c->from) != STATUS_OK)
+    if (weights_tokenizer(&t, c->from, NULL, TOKENIZER_BEGIN_UNKNOWN) != STATUS_OK)
         /* Weights without a tokenizer, or with an unknown one, are still a complete model. */
         return STATUS_OK;
     if (!tokenizer_copied && !weights_is_huggingface(c->from))

@@ -11,7 +11,6 @@
 typedef struct islands islands;           /* engine/islands/islands.h */
 typedef struct lock lock;                 /* engine/system/lock.h */
 typedef struct mirror_facts mirror_facts; /* engine/mirror/mirror.h */
-typedef struct tokenizer tokenizer;       /* engine/tokenizer/tokenizer.h */
 typedef struct trace trace;               /* engine/run/trace.h */
 typedef struct verify verify;             /* engine/guard/verify.h */
 
@@ -20,8 +19,9 @@ typedef struct training_data {
     samples *train, *validation;
     samples **sets; /* validation data sets one by one; of one set, that one */
     int set_count;
-    stored *remote;       /* shared state of data sets in an object store */
-    tokenizer *tokenizer; /* rank 0's, saved in checkpoints; NULL: unknown */
+    stored *remote;        /* shared state of data sets in an object store */
+    tokenizer *tokenizer;  /* rank 0's, saved in checkpoints; NULL: unknown */
+    tokenizer_begin begin; /* rank 0's: the beginning of documents that data.train records */
 } training_data;
 
 /* Prefetches of data sets in an object store. */

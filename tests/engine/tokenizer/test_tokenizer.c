@@ -199,6 +199,33 @@ TEST(special_tokens_are_found_skipped_and_left_alone_as_asked)
     buffer_ids_free(&ids);
 }
 
+/* Whatever begins a text, its own ids are those of a data set. */
+TEST(ids_behind_the_beginning_are_those_of_the_text)
+{
+    enum { TEXTS = 600 };
+    RELEASED_BY(buffer_ids_free) buffer_ids ids = {0};
+    RELEASED_BY(buffer_ids_free) buffer_ids framed = {0};
+    for (int i = 0; i <= FILES; i++)
+        for (int begin = TOKENIZER_BEGIN_NOTHING; begin <= TOKENIZER_BEGIN_TOKEN; begin++) {
+            AUTO(tokenizer) *t = open_or_fail(i < FILES ? files[i] : "bytes");
+            const tokenizer_ids *of = tokenizer_ids_of(t);
+            int32_t first = begin == TOKENIZER_BEGIN_NOTHING ? -1
+                            : begin == TOKENIZER_BEGIN_END   ? of->end_of_document
+                                                             : of->bos;
+            tokenizer_begin_with(t, (tokenizer_begin)begin);
+            assert_int_equal(tokenizer_ids_of(t)->bos, first);
+            for (int k = 0; k < TEXTS; k++) {
+                int64_t from = k % (int)(sizeof mixed - 1), length = 1 + k % ((int)sizeof mixed - 1 - from);
+                encode(&ids, t, mixed + from, length, 0);
+                encode(&framed, t, mixed + from, length, TOKENIZER_FRAME);
+                assert_int_equal(framed.count, ids.count + (first >= 0));
+                if (first >= 0)
+                    assert_int_equal(framed.ids[0], first);
+                assert_memory_equal(framed.ids + (first >= 0), ids.ids, (size_t)ids.count * sizeof *ids.ids);
+            }
+        }
+}
+
 TEST_WITH(a_saved_tokenizer_is_the_same_tokenizer, workfolder_setup, workfolder_teardown)
 {
     const char *specs[] = {"bytes", files[1], files[4]};

@@ -2,10 +2,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
@@ -39,6 +42,7 @@ typedef struct copy {
     weights *from;
     const weights_copy_options *options;
     char *folder; /* temporary */
+    int held;     /* its descriptor, locked; -1: none */
     int64_t done, total;
     safetensors_tensor *tensors; /* [count] as they will be stored, in the model's order, and then copies */
     int *source;                 /* [count] index of the source weight of each */
@@ -432,10 +436,30 @@ static status take_name(const char *from, const char *to, bool replace)
     return s == STATUS_OK ? atomic_remove(old) : s;
 }
 
+static status hold_folder(copy *c)
+{
+    int before = c->held;
+    c->held = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (before >= 0)
+        close(before);
+    if (c->held >= 0 && flock(c->held, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return status_fail(STATUS_FAILED,
+                           "%s is being written by another process: such a copy is made by one process, without mpirun",
+                           c->folder);
+    return STATUS_OK;
+}
+
+/* Takes the temporary folder against other processes that make the same one, as several ranks of mpirun would. */
+static status take_folder(copy *c)
+{
+    TRY(hold_folder(c)); /* leftover of an interrupted copy */
+    TRY(atomic_remove(c->folder));
+    TRY(atomic_make_folders(c->folder));
+    return hold_folder(c);
+}
+
 static status write_folder(copy *c)
 {
-    TRY(atomic_remove(c->folder)); /* leftover of an interrupted copy */
-    TRY(atomic_make_folders(c->folder));
     for (int i = 0; i < c->shards; i++)
         TRY(write_shard(c, i));
     TRY(copy_companions(c));
@@ -447,6 +471,8 @@ static status write_folder(copy *c)
 
 static void free_copy(copy *c)
 {
+    if (c->held >= 0)
+        close(c->held);
     manifest_free(c->manifest);
     json_decref(c->map);
     free(c->tensors);
@@ -464,7 +490,8 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
         length--;
     AUTO_FREE char *target = must_format("%.*s", (int)length, to), *unused = NULL, *message = NULL;
     RELEASED_BY(free_copy)
-    copy c = {.from = from, .options = options, .folder = must_format("%s.tmp", target), .map = json_object()};
+    copy c = {
+        .from = from, .options = options, .folder = must_format("%s.tmp", target), .map = json_object(), .held = -1};
     if (options->format == WEIGHTS_PHALANX)
         c.manifest = manifest_make(1);
     else if (weights_leave_biases(from))
@@ -475,6 +502,7 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     TRY(check_target(target, options->replace));
     if (!c.manifest) /* rejects a model that config.json cannot describe before the long work */
         TRY(huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL));
+    TRY(take_folder(&c));
     status s = write_folder(&c);
     if (s == STATUS_OK)
         s = take_name(c.folder, target, options->replace);

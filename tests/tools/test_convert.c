@@ -477,7 +477,7 @@ TEST(a_failed_conversion_leaves_nothing)
 }
 
 /* The last value of a Hugging Face file. */
-/* As where mpirun starts two: the second neither takes the first one's folder away nor writes into it. */
+/* The second, which mpirun may start, neither takes the first one's folder away nor writes into it. */
 TEST(two_conversions_to_one_folder_do_not_mix)
 {
     const char *top = *state;

@@ -436,6 +436,7 @@ static status take_name(const char *from, const char *to, bool replace)
     return s == STATUS_OK ? atomic_remove(old) : s;
 }
 
+/* Locks the temporary folder against processes that make the same one, as several ranks of mpirun would. */
 static status hold_folder(copy *c)
 {
     int before = c->held;
@@ -447,15 +448,6 @@ static status hold_folder(copy *c)
                            "%s is being written by another process: such a copy is made by one process, without mpirun",
                            c->folder);
     return STATUS_OK;
-}
-
-/* Takes the temporary folder against other processes that make the same one, as several ranks of mpirun would. */
-static status take_folder(copy *c)
-{
-    TRY(hold_folder(c)); /* leftover of an interrupted copy */
-    TRY(atomic_remove(c->folder));
-    TRY(atomic_make_folders(c->folder));
-    return hold_folder(c);
 }
 
 static status write_folder(copy *c)
@@ -502,7 +494,10 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     TRY(check_target(target, options->replace));
     if (!c.manifest) /* rejects a model that config.json cannot describe before the long work */
         TRY(huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL));
-    TRY(take_folder(&c));
+    TRY(hold_folder(&c)); /* a leftover of an interrupted copy */
+    TRY(atomic_remove(c.folder));
+    TRY(atomic_make_folders(c.folder));
+    TRY(hold_folder(&c));
     status s = write_folder(&c);
     if (s == STATUS_OK)
         s = take_name(c.folder, target, options->replace);

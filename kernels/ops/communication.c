@@ -209,6 +209,8 @@ COST(regroup, ((void)o, (op_cost){0, 0}))
 
 void gradient_regroup(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
+    MUST(slots_of_rows(cotangent[0]) == slots_of_rows(o->out[0]), "%s: its cotangent's rows are not divided as it is",
+         o->label);
     op back = {.kind = OP_regroup, .in = {cotangent[0]}, .where.slots = slots_of_rows(o->in[0])};
     recorder_flow(r, o->in[0], gradient_by(r, &back));
 }

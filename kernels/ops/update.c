@@ -34,7 +34,7 @@ static void infer_update(op *o)
                        "master and states fp32 or bf16 in the gradient's shape");
     OPERANDS_CHECK(!o->out[0] || (infer_same_shape(o->out[0], gradient) && infer_is_compute(o->out[0])),
                    "the weight in the gradient's shape");
-    operands_place(o, "r...>.... 0...>.... 1...>.... 2...>....");
+    operands_place(o, "r...>.r.. r...>.s.. r...>.p.. 0...>.0.. 1...>.1.. 2...>.2.."); /* divided as the master is */
 }
 
 INFER_AS(adamw, update)
@@ -113,6 +113,9 @@ void infer_qk_factors(op *o)
                        infer_is_vector(factors, DTYPE_FP32, factors->shape[0]) &&
                        (int64_t)as->blocks * as->size <= factors->shape[0],
                    "factors fp32[rows], qk.blocks of these");
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        OPERANDS_CHECK(!axis_divides_activations(i) || max_logits->place.along[i].kind == PLACE_REPLICATE,
+                       "max_logits must be those of all ranks that divide samples and tokens");
     operands_place(o, ".>.");
 }
 

@@ -312,15 +312,27 @@ void operands_place_along(op *o, const char *rules)
     if (o->where.group_size == 1)
         return;
     for (int slot = 0; slot < AXIS_SLOTS; slot++) {
-        bool whole = o->in[0]->place.along[slot].kind == PLACE_REPLICATE;
-        if (!(slots >> slot & 1) || (whole && rules[0] != 'r'))
-            continue; /* a coordinate of one rank, perhaps */
+        bool whole = o->in[0]->place.along[slot].kind == PLACE_REPLICATE, alone = !(o->where.slots >> slot & 1);
+        if (!(slots >> slot & 1) || (whole && alone && rules[0] != 'r'))
+            continue;
         if (!place_by_rules(o, slot, rules))
             refuse_communication(o, rules);
         changed = true;
     }
     if (!changed)
         refuse_communication(o, rules);
+}
+
+void operands_placed_as(const tensor *t, const placements *expected)
+{
+    char text[256];
+    for (int slot = 0; slot < AXIS_SLOTS; slot++) {
+        placement is = t->place.along[slot], as = expected->along[slot];
+        MUST(
+            is.kind == as.kind && is.dim == as.dim,
+            "%s, %s, is handed over: along %s its placement must be %c (r replicate, s shared, p partial, digit shard)",
+            t->name, operands_text(text, sizeof text, t), axis_slot_name(slot), place_letter(as));
+    }
 }
 
 void operands_whole(const tensor *t)

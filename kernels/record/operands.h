@@ -26,6 +26,8 @@ void operands_place(op *o, const char *rules);
 /* Places communication: by the rules along the op's axis, elsewhere as the input. The input of a reduction must be a
  * partial sum. */
 void operands_place_along(op *o, const char *rules);
+/* Dies if `t`, which another body reads, is not placed as that expects. */
+void operands_placed_as(const tensor *t, const placements *expected);
 /* Dies if `t`, which is read outside programs, is still a partial sum. */
 void operands_whole(const tensor *t);
 /* "[4096, 768] bf16 tensor:shard(1) data:partial" into out; returns out */

@@ -28,5 +28,9 @@ int shard_owner(int64_t *within, int64_t rows, int ranks, int64_t row)
 
 op_where op_along(const axis_group groups[AXIS_COUNT], axis a)
 {
-    return (op_where){.axis = (uint8_t)a, .group_size = groups[a].ranks, .group_rank = groups[a].rank, .owner = -1};
+    return (op_where){.axis = (uint8_t)a,
+                      .group_size = groups[a].ranks,
+                      .group_rank = groups[a].rank,
+                      .owner = -1,
+                      .slots = groups[a].slots};
 }

@@ -198,11 +198,12 @@ typedef struct op_where {
     int16_t bundle_of;              /* the number of these ops; 0: it is alone */
     int32_t request;                /* index of the asynchronous op's request slot */
     int32_t group_size, group_rank; /* ranks along `axis`, and this one's place among them */
-    int32_t owner;  /* the one member with all of a gathered or scattered tensor; -1: split by shard_rows() */
-    int32_t peer;   /* world rank of a message's other end */
-    uint32_t slots; /* regroup: slots of placements in which y is divided, bit by bit */
-    int64_t first;  /* all_reduce: the first of the rows that it sums */
-    int64_t rows;   /* rows of the whole that shard_rows() divides, 0: evenly; rows that an all_reduce sums, 0: all */
+    int32_t owner; /* the one member with all of a gathered or scattered tensor; -1: split by shard_rows() */
+    int32_t peer;  /* world rank of a message's other end */
+    /* slots of placements, bit by bit, in which more than one rank communicates; regroup: in which y is divided */
+    uint32_t slots;
+    int64_t first; /* all_reduce: the first of the rows that it sums */
+    int64_t rows;  /* rows of the whole that shard_rows() divides, 0: evenly; rows that an all_reduce sums, 0: all */
 } op_where;
 
 typedef struct op {

@@ -48,8 +48,7 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
                              .chunk_count = 1,
                              .first_layer = &layer,
                              .layers = &one,
-                             .first_chunk = layer == 0 ? 0 : -1,
-                             .last_chunk = layer == s->layers - 1 ? 0 : -1};
+                             .total_layers = s->layers};
     decoder_open(d, p, s, &layout);
     recorder_open(r, p, &layout.grid, compute, describe_weights(p, d), d->numbers);
     r->tokens = sequence;

@@ -294,9 +294,12 @@ static storage describe_parameter(compiled *c, const parameter *p)
     s.own_weight = s.shard ? new_view(c, s.shard, p, 0, s.own_rows) : new_view(c, s.weight, p, s.own_first, s.own_rows);
     s.own_weight->place = place;
     tensor_class class = optimizer_offloads(o, p) ? CLASS_HOST : CLASS_OPTIMIZER;
-    for (int i = 0; i < s.states; i++)
+    for (int i = 0; i < s.states; i++) {
         s.state[i] = new_rows(c, p, class, optimizer_state_type(o), s.own_rows);
+        s.state[i]->place = place;
+    }
     s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, class, o->optimizer.master, s.own_rows);
+    s.master->place = place;
     describe_feedback(c, &s);
     return s;
 }
@@ -347,8 +350,7 @@ static void describe_values(compiled *c)
     const token_counts n = tokens_count(o);
     const bool ALWAYS = true, LOSS = o->decode_samples == 0, MTP = o->train && o->shape.mtp_layers > 0,
                MASK = LOSS && o->document_mask, DIVIDED = n.run > 0,
-               BALANCES =
-                   (o->shape.router_loss > 0 || o->shape.router_z_loss > 0) && o->router_over == LAYER_BALANCE_SEQUENCE,
+               BALANCES = o->shape.router_loss > 0 && o->router_over == LAYER_BALANCE_SEQUENCE,
                DRAWS = DIVIDED || (o->train && (BALANCES || o->shape.dropout > 0));
     const int64_t clips = o->train && o->optimizer.qk_clip > 0;
     layer_sizes sizes = {
@@ -512,7 +514,8 @@ int64_t storage_checkpoint_bytes(const compile_options *o)
                              .compute = precision_compute(o->precision),
                              .chunk_count = 1,
                              .first_layer = &first,
-                             .layers = &layers};
+                             .layers = &layers,
+                             .total_layers = layers};
     decoder_open(&whole, &p, &o->shape, &layout);
     int64_t sum = 0;
     for (int i = 0; i < whole.parameter_count; i++) { /* no padding is saved, and a shared head is the embedding's */

@@ -12,6 +12,7 @@
 #include "engine/compile/step/place.h"
 #include "engine/compile/step/update.h"
 #include "kernels/record/fuse.h"
+#include "kernels/record/operands.h"
 #include "kernels/record/program.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"
@@ -142,13 +143,26 @@ int unroll_bodies(const compiled *c)
     return c->model.chunk_count + (c->model.vocabulary ? SCHEDULE_SHARED : 0);
 }
 
-/* Activations between two chunks, or their cotangent, with a placement along the stages. */
+/* The placement of activations between two chunks, or of their cotangent. */
+static placements boundary_place(const recorder *r, placement along_stages, bool cotangent)
+{
+    placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
+    place.along[AXIS_COORDINATE_PIPELINE] = along_stages;
+    return cotangent ? place_cotangent(place) : place;
+}
+
 static tensor *chunk_boundary(recorder *r, const compiled *c, const char *name, placement along_stages, bool cotangent)
 {
     int64_t shape[] = {tokens_count(&c->options).between, c->model.shape.hidden_size};
-    placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
-    place.along[AXIS_COORDINATE_PIPELINE] = along_stages;
-    return recorder_input(r, name, r->compute, 2, shape, cotangent ? place_cotangent(place) : place);
+    return recorder_input(r, name, r->compute, 2, shape, boundary_place(r, along_stages, cotangent));
+}
+
+/* Checks that a tensor handed to another chunk is placed as that expects. */
+static void check_boundary(const recorder *r, const tensor *t, placement along_stages, bool cotangent)
+{
+    const placements place = boundary_place(r, along_stages, cotangent);
+    if (t)
+        operands_placed_as(t, &place);
 }
 
 /* Goes backward from all outputs, with cotangents of other bodies, or from the losses if there is no output. */
@@ -164,6 +178,10 @@ static void record_backward(recorded *out, const compiled *c, placement along_st
     first->input_cotangent = recorder_differentiate(r, first->input, first->output, first->output_cotangent);
     if (second->input)
         second->input_cotangent = recorder_cotangent(r, second->input);
+    for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++) {
+        check_boundary(r, out->of[pass].output, along_stages, false);
+        check_boundary(r, out->of[pass].input_cotangent, place_replicate(), true);
+    }
 }
 
 static void record_forward(recorded *out, const compiled *c, int chunk, bool training)

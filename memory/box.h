@@ -41,6 +41,16 @@ rectangle box_whole(const char *name, int dims, const int64_t *global);
 /* Returns the strides of a box stored whole, row-major. */
 void box_row_major(int64_t *stride, int dims, const int64_t *size);
 bool box_is_row_major(int dims, const int64_t *size, const int64_t *stride);
+/* Elements of a rectangle along the dimension in which its memory is most contiguous. */
+typedef struct box_run {
+    int64_t count;
+    int64_t at, stride;  /* the first one's offset from the box's memory, and the distance of neighbours, in elements */
+    int64_t index, step; /* the same in the whole tensor, row-major */
+} box_run;
+
+/* Returns the number of a rectangle's runs, and one of them. */
+int64_t box_runs(const rectangle *of, const box_memory *at);
+box_run box_run_at(const rectangle *of, const box_memory *at, int64_t number);
 /* Copies elements first .. first+count-1, in row-major order, one after the other into `out`. */
 void box_gather(void *out, const box_memory *from, int dims, const int64_t *size, int64_t first, int64_t count);
 /* True if all elements are finite (dtype_all_finite). */

@@ -511,8 +511,8 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
         b.chunk = c;
         chunk->first_layer = layout->first_layer[c];
         chunk->layers = layout->layers[c];
-        chunk->has_embedding = chunk->first_layer == 0;
-        chunk->has_loss = chunk->first_layer + chunk->layers == layout->total_layers;
+        chunk->has_embedding = c == layout->first_chunk;
+        chunk->has_loss = c == layout->last_chunk;
         build_chunk(&b, chunk, &embedding);
     }
     b.chunk = layout->chunk_count;

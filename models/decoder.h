@@ -43,8 +43,8 @@ typedef struct decoder_layout {
     dtype compute;
     int chunk_count;
     const int *first_layer, *layers; /* this stage's chunks */
-    int total_layers;
-    int64_t loss_tokens; /* tokens per loss chunk; 0: all of them */
+    int first_chunk, last_chunk;     /* those of this stage's with the model's ends; -1: another stage has it */
+    int64_t loss_tokens;             /* tokens per loss chunk; 0: all of them */
 } decoder_layout;
 
 /* Returns the capacity of a layer that has experts, without tokens and ranks. */

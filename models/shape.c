@@ -385,15 +385,29 @@ static status check_clamps(const model_shape *s)
     return STATUS_OK;
 }
 
+static status check_no_experts(const model_shape *s, const char *name)
+{
+    const double routing[] = {s->router_loss, s->router_z_loss, s->router_bias_rate, s->router_scale};
+    static const char *const keys[] = {"router_loss", "router_z_loss", "router_bias_rate", "router_scale"};
+    if (s->experts != 0)
+        return status_fail(STATUS_USAGE,
+                           "model.experts is %d: layers of %s have none; leave it out, or choose another "
+                           "model.architecture",
+                           s->experts, name);
+    for (int i = 0; i < 4; i++)
+        if (routing[i] != 0)
+            return status_fail(STATUS_USAGE,
+                               "model.%s is %g: layers of %s have no experts; leave it out, or choose another "
+                               "model.architecture",
+                               keys[i], routing[i], name);
+    return STATUS_OK;
+}
+
 static status check_experts(const model_shape *s)
 {
     const char *name = shape_traits_of(s->architecture)->name;
     if (!shape_has_key(s->architecture, KEY_EXPERTS))
-        return s->experts == 0 ? STATUS_OK
-                               : status_fail(STATUS_USAGE,
-                                             "model.experts is %d: layers of %s have none; leave it out, or choose "
-                                             "another model.architecture",
-                                             s->experts, name);
+        return check_no_experts(s, name);
     if (s->experts < 1)
         return status_fail(STATUS_USAGE, "model.experts is %d: %s needs at least 1", s->experts, name);
     if (s->experts_per_token < 1 || s->experts_per_token > s->experts)

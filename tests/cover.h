@@ -16,6 +16,10 @@ void cover_choose(bool *chosen, const char *const *facts, int rows, int share);
 /* takes[i]: row i runs in this process's ring. */
 void cover_take(bool *takes, const char *const *facts, int rows, int share);
 
+/* The same, but `make check` runs those that the commit's hash draws, or the environment variable COVER_SEED: one in
+ * `share`. Prints the seed. */
+void cover_take_drawn(bool *takes, int rows, int share);
+
 /* Whether this process's ring has rows other than those of `make check`, or has those. */
 bool cover_has_rest(void);
 bool cover_has_check(void);

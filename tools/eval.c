@@ -10,9 +10,10 @@
 #include "engine/train/report/report.h"
 #include "engine/text/documents.h"
 #include "engine/data/stored.h"
-#include "engine/data/tokenizer_files.h"
 #include "memory/clock.h"
+#include "memory/bits.h"
 #include "memory/log.h"
+#include "parallel/comm/agree.h"
 #include "memory/scope.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -114,7 +115,7 @@ static status eval_logits_write(double *loss, const char *path, weights *from, c
 typedef struct settings {
     const char *checkpoint, *data, *text, *tokenizer, *logits;
     int64_t sequence, batch, limit, tensor, pipeline;
-    int precision, device;
+    int precision, device, begin;
     bool json;
 } settings;
 
@@ -171,7 +172,7 @@ static status check_ids(const evaluation *e, const char *kind)
 static status read_text(evaluation *e)
 {
     AUTO(tokenizer) *t = NULL;
-    TRY(e->set->tokenizer ? tokenizer_files_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
+    TRY(inference_tokenizer(&t, e->from, e->set->tokenizer, (tokenizer_begin)e->set->begin));
     AUTO(tokenizer_scratch) *scratch = tokenizer_scratch_open(t);
     AUTO(documents) *d = NULL;
     const documents_settings plain = {.format = DOCUMENTS_SNIFF};
@@ -188,7 +189,9 @@ static status read_text(evaluation *e)
         if (!more)
             return check_ids(e, tokenizer_kind(t));
         TRY(documents_text(d, &text, &length, &made, raw_bytes.bytes + raw.offset, &raw));
-        TRY(tokenizer_encode(t, scratch, &e->tokens, text, length, TOKENIZER_FRAME));
+        /* The end of one document begins the next, as in a data set. */
+        bool begun = e->tokens.count > 0 && tokenizer_begins_with(t) == TOKENIZER_BEGIN_END;
+        TRY(tokenizer_encode(t, scratch, &e->tokens, text, length, begun ? 0 : TOKENIZER_FRAME));
         e->bytes += length;
         int32_t end = tokenizer_ids_of(t)->end_of_document;
         if (end >= 0)
@@ -304,19 +307,19 @@ static status keep_logits(evaluation *e, int64_t length, const inference_ranks *
 static void print_result(const evaluation *e)
 {
     double loss = e->loss / (double)e->counted, speed = (double)e->counted / e->seconds;
-    double bits = e->bytes > 0 ? e->loss / log(2) / (double)e->bytes : 0;
+    double per_byte = e->bytes > 0 ? e->loss / log(2) / (double)e->bytes : 0;
     long long tokens = (long long)e->counted;
     if (e->set->json) {
         printf("{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %lld, \"tokens_per_second\": %.4g", loss, exp(loss),
                tokens, speed);
         if (e->bytes > 0)
-            printf(", \"bits_per_byte\": %.9g", bits);
+            printf(", \"bits_per_byte\": %.9g", per_byte);
         puts("}");
         return;
     }
     printf("loss %.9g, perplexity %.6g, %lld tokens, %.4g tokens/s", loss, exp(loss), tokens, speed);
     if (e->bytes > 0)
-        printf(", %.6g bits a byte", bits);
+        printf(", %.6g bits a byte", per_byte);
     putchar('\n');
 }
 
@@ -328,6 +331,17 @@ static status prepare_model(evaluation *e, int64_t *length)
     return choose_length(length, e);
 }
 
+/* Writes the facts of its inputs, which ranks must share: `latest` may move between their looks. */
+static void write_inputs(FILE *out, const evaluation *e, int64_t length)
+{
+    AUTO_FREE char *model = weights_identity(e->from);
+    agree_fact(out, "--checkpoint", "%s", model);
+    agree_fact(out, e->set->text ? "--text" : "--data", "%lld tokens (sum %016llx), windows of %lld",
+               (long long)e->tokens.count,
+               (unsigned long long)bits_sum(e->tokens.ids, e->tokens.count * (int64_t)sizeof *e->tokens.ids, 1),
+               (long long)length);
+}
+
 static status run_evaluation(evaluation *e, comm *world)
 {
     int64_t length = 0;
@@ -336,8 +350,10 @@ static status run_evaluation(evaluation *e, comm *world)
                                    .tensor = e->set->tensor,
                                    .pipeline = e->set->pipeline,
                                    .data = !e->set->logits};
-    TRY(comm_all_status(comm_world(world), prepare_model(e, &length)));
-    status s = e->set->logits ? keep_logits(e, length, &ranks) : evaluate_windows(e, length, &ranks);
+    status s = prepare_model(e, &length);
+    AUTO_FREE char *facts = s == STATUS_OK ? MUST_PRINT(out, write_inputs(out, e, length)) : must_strdup("");
+    TRY(agree_all(comm_world(world), s, facts, NULL));
+    s = e->set->logits ? keep_logits(e, length, &ranks) : evaluate_windows(e, length, &ranks);
     if (s == STATUS_OK && comm_rank(world) == 0)
         print_result(e);
     inference_close(&e->model);
@@ -354,6 +370,7 @@ int eval_main(int argc, char **argv)
         OPTION_TEXT("--text", "FILE",
                     "a file of text or JSON-lines, packed or not; tokenized with the model's tokenizer", &set.text),
         OPTION_TEXT("--tokenizer", "bytes|FILE", "of --text, where the checkpoint has none", &set.tokenizer),
+        OPTION_CHOICE("--begin", INFERENCE_BEGIN_HELP, &set.begin, tokenizer_begin_words),
         OPTION_INTEGER("--sequence", "N",
                        "tokens of a window (as trained; else the model's max_sequence, at most 1024)", &set.sequence, 1,
                        1e9),
@@ -385,6 +402,8 @@ int eval_main(int argc, char **argv)
     evaluation e = {.set = &set};
     comm *world = NULL;
     status s = comm_open(&world);
+    if (s == STATUS_OK)
+        s = options_agree(world, STATUS_OK, &(options_facts){.command = &command});
     if (s == STATUS_OK)
         s = run_evaluation(&e, world);
     if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks share the status */

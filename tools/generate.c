@@ -4,8 +4,9 @@
 #include <string.h>
 
 #include "engine/infer/inference.h"
-#include "engine/data/tokenizer_files.h"
+#include "memory/bits.h"
 #include "memory/log.h"
+#include "parallel/comm/agree.h"
 #include "memory/scope.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -14,7 +15,7 @@ typedef struct settings {
     const char *checkpoint, *prompt, *prompts, *stop, *tokenizer;
     int64_t tokens, top_k, seed, batch, tensor, pipeline;
     double temperature, top_p;
-    int precision, device;
+    int precision, device, begin;
     bool ignore_end, only_new;
 } settings;
 
@@ -230,11 +231,22 @@ static void generate_all(const job *j, generator *g, int batch)
 static status open_inputs(job *j)
 {
     TRY(weights_open(&j->from, j->set->checkpoint));
-    TRY(j->set->tokenizer ? tokenizer_files_open(&j->tokenizer, j->set->tokenizer)
-                          : weights_tokenizer(&j->tokenizer, j->from));
+    TRY(inference_tokenizer(&j->tokenizer, j->from, j->set->tokenizer, (tokenizer_begin)j->set->begin));
     j->scratch = tokenizer_scratch_open(j->tokenizer);
     TRY(read_prompts(j));
     return encode_prompts(j);
+}
+
+/* Writes the facts of its inputs, which ranks must share: `latest` may move between their looks. */
+static void write_inputs(FILE *out, const job *j)
+{
+    AUTO_FREE char *model = weights_identity(j->from);
+    bits sum = {0};
+    for (int i = 0; i < j->count; i++)
+        bits_add(&sum, j->texts[i].ids.ids, j->texts[i].ids.count * (int64_t)sizeof *j->texts[i].ids.ids);
+    agree_fact(out, "--checkpoint", "%s", model);
+    agree_fact(out, "the prompts", "%d, the longest of them to be %lld tokens (sum %016llx)", j->count,
+               (long long)longest_length(j), (unsigned long long)bits_end(&sum));
 }
 
 static status generate_on_ranks(job *j, comm *world)
@@ -245,9 +257,11 @@ static status generate_on_ranks(job *j, comm *world)
                                    .tensor = j->set->tensor,
                                    .pipeline = j->set->pipeline};
     j->speaks = comm_rank(world) == 0;
-    TRY(comm_all_status(comm_world(world), open_inputs(j)));
+    status s = open_inputs(j);
+    AUTO_FREE char *facts = s == STATUS_OK ? MUST_PRINT(out, write_inputs(out, j)) : must_strdup("");
+    TRY(agree_all(comm_world(world), s, facts, NULL));
     int batch = j->count < j->set->batch ? j->count : (int)j->set->batch;
-    status s = generator_open(&g, j->from, &ranks, (precision_kind)j->set->precision, batch, longest_length(j));
+    s = generator_open(&g, j->from, &ranks, (precision_kind)j->set->precision, batch, longest_length(j));
     if (s == STATUS_OK)
         generate_all(j, g, batch);
     generator_close(g);
@@ -277,6 +291,7 @@ int generate_main(int argc, char **argv)
         OPTION_TEXT("--prompt", "TEXT", "what to continue; one prompt streams as it is generated", &set.prompt),
         OPTION_TEXT("--prompts", "FILE", "many prompts, one a line", &set.prompts),
         OPTION_TEXT("--tokenizer", "bytes|FILE", "where the checkpoint has none", &set.tokenizer),
+        OPTION_CHOICE("--begin", INFERENCE_BEGIN_HELP, &set.begin, tokenizer_begin_words),
         OPTION_INTEGER("--tokens", "N", "generate at most N tokens (100)", &set.tokens, 0, 1e9),
         OPTION_NUMBER("--temperature", "T", "0 takes the likeliest token each time (0.8)", &set.temperature, 0, 100),
         OPTION_INTEGER("--top-k", "K", "choose among the K likeliest; 0: all (0)", &set.top_k, 0, 1e9),
@@ -309,6 +324,8 @@ int generate_main(int argc, char **argv)
     job j = {.set = &set};
     comm *world = NULL;
     status s = comm_open(&world);
+    if (s == STATUS_OK)
+        s = options_agree(world, STATUS_OK, &(options_facts){.command = &command});
     if (s == STATUS_OK)
         s = generate_on_ranks(&j, world);
     if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks share the status */

@@ -137,13 +137,13 @@ static int print_topic(const char *name)
         if (topics[i].summary)
             nearest_offer(&n, topics[i].name);
     }
-    const commands_row *command = commands_find(name);
+    const char *key = nearest_meaning(name), *meant = nearest_word(&n);
+    const commands_row *command = commands_find(key ? key : name);
     if (command) {
         char own[32], option[] = "--help", *arguments[] = {own, option, NULL};
-        snprintf(own, sizeof own, "%s", name);
+        snprintf(own, sizeof own, "%s", command->name);
         return command->main(2, arguments);
     }
-    const char *key = nearest_meaning(name), *meant = nearest_word(&n);
     if (config_help_about(stdout, key ? key : name) || (*name && print_found(name)))
         return STATUS_OK;
     if (!meant)

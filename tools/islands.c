@@ -2,14 +2,17 @@
  * members; phalanx keys makes an island's pair of keys; phalanx server holds the model for islands that push and take
  * it at their own pace (outer.topology server). */
 #include <errno.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "engine/system/atomic.h"
 #include "engine/islands/islands.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/job.h"
 #include "tools/tools.h"
 
@@ -19,9 +22,31 @@ typedef struct wishes {
     int64_t port;
 } wishes;
 
+/* Fails if the port is taken: etcd's own message has no remedy. */
+static status check_port(const char *address, int64_t port, const char *use)
+{
+    char text[16];
+    struct addrinfo wanted = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *at = NULL;
+    snprintf(text, sizeof text, "%lld", (long long)port);
+    if (getaddrinfo(address, text, &wanted, &at) != 0)
+        return STATUS_OK; /* etcd reports it */
+    const int yes = 1;
+    AUTO_CLOSE fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool taken = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+                 bind(fd, at->ai_addr, at->ai_addrlen) != 0 && errno == EADDRINUSE;
+    freeaddrinfo(at);
+    return !taken ? STATUS_OK
+                  : status_fail(STATUS_FAILED,
+                                "port %s of %s, for %s, is another program's: end that one, use it if it is the etcd "
+                                "of your islands, or name another port by --port N (N and N + 1 are to be free)",
+                                text, address, use);
+}
+
 /* Replaces this process by etcd: one node, bound to the loopback unless told otherwise. */
 static status become_etcd(const wishes *w)
 {
+    TRY(check_port(w->listen, w->port, "etcd's clients"));
+    TRY(check_port("127.0.0.1", w->port + 1, "etcd itself"));
     char *clients = must_format("http://%s:%lld", w->listen, (long long)w->port);
     char *peers = must_format("http://127.0.0.1:%lld", (long long)w->port + 1);
     char *cluster = must_format("phalanx=%s", peers);

@@ -97,8 +97,8 @@ static status read_config(config *c, guard *g, options_said said)
     return s;
 }
 
-/* Joins the job; all ranks then know how reading the configuration ended. */
-static status join(comm **world, const guard *g, status loaded)
+/* Joins the job; all ranks then know how reading the configuration ended, and that they were started alike. */
+static status join(comm **world, const guard *g, const options_facts *facts, status loaded)
 {
     AUTO_FREE char *words = must_strdup(status_message());
     status s = comm_open(world);
@@ -107,7 +107,7 @@ static status join(comm **world, const guard *g, status loaded)
     } else {
         log_set_rank(comm_rank(*world), comm_ranks(*world));
         s = loaded == STATUS_OK ? STATUS_OK : status_fail(loaded, "%s", words);
-        s = comm_all_status(comm_world(*world), s);
+        s = options_agree(*world, s, facts);
     }
     return s == STATUS_OK ? watchdog_join(g->watchdog, *world) : s;
 }
@@ -176,7 +176,8 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
     if (id)
         watchdog_name_run(g.watchdog, id);
     status loaded = read_config(&c, &g, options_said_of(operands, argv + 1));
-    s = join(&world, &g, loaded);
+    const options_facts facts = {.command = command, .config = loaded == STATUS_OK ? &c : NULL};
+    s = join(&world, &g, &facts, loaded);
     if (s == STATUS_OK)
         s = configure(&c, world, &g);
     if (s == STATUS_OK)

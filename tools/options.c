@@ -13,6 +13,7 @@
 #include "memory/scope.h"
 #include "engine/config/config_table.h"
 #include "engine/config/nearest.h"
+#include "parallel/comm/agree.h"
 
 /* Prints "--tokens N" or "--format huggingface|phalanx", as in the help. */
 static int print_name(FILE *out, const options_row *row)
@@ -215,22 +216,16 @@ static status check_operands(const options_command *c, int count, char **argv)
     return STATUS_OK;
 }
 
-/* Prints the help through $PAGER, or less, where somebody sits before a terminal; else plainly. */
-static void page_help(const options_command *c)
-{
-    FILE *pager = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)
-                      ? popen("LESS=${LESS:-FRX} ${PAGER:-less} 2>/dev/null || cat", "w")
-                      : NULL;
-    options_help(pager ? pager : stdout, c);
-    if (pager)
-        pclose(pager);
-}
-
-/* Returns the exit status. A subject that is unknown to the command may be any word after --help. */
+/* Returns the exit status. A subject that is unknown to the command may be any word after --help. Without a subject
+ * the help passes through $PAGER, or less, if a person sits before a terminal. */
 static int say_help(const options_command *c, const char *subject)
 {
     if (!subject || !c->help_about || *subject == '-') {
-        page_help(c);
+        const bool person = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+        FILE *pager = person ? popen("LESS=${LESS:-FRX} ${PAGER:-less} 2>/dev/null || cat", "w") : NULL;
+        options_help(pager ? pager : stdout, c);
+        if (pager)
+            pclose(pager);
         return STATUS_OK;
     }
     if (c->help_about(stdout, subject))
@@ -282,6 +277,40 @@ int options_exit(status s)
     if (s != STATUS_OK)
         log_error("%s", status_message());
     return (int)s;
+}
+
+static void write_values(FILE *out, const options_command *c)
+{
+    for (int i = 0; i < c->rows; i++) {
+        const options_row *row = &c->row[i];
+        const char *word = row->kind == OPTIONS_TEXT     ? *(const char **)row->into
+                           : row->kind == OPTIONS_CHOICE ? row->choices[*(int *)row->into]
+                           : row->kind == OPTIONS_FLAG   ? *(bool *)row->into ? "given" : NULL
+                                                         : "";
+        if (row->kind == OPTIONS_INTEGER)
+            agree_fact(out, row->name, "%" PRId64, *(int64_t *)row->into);
+        else if (row->kind == OPTIONS_NUMBER)
+            agree_fact(out, row->name, "%.17g", *(double *)row->into);
+        else
+            agree_fact(out, row->name, "%s", word ? word : "not given");
+    }
+}
+
+static void write_facts(FILE *out, const options_facts *f)
+{
+    agree_fact(out, "the command", "%s", f->command->name);
+    write_values(out, f->command);
+    if (f->rest)
+        agree_fact(out, "the argument", "%s", f->rest);
+    if (f->config)
+        config_write_shared(out, f->config);
+    agree_write_environment(out);
+}
+
+status options_agree(comm *world, status mine, const options_facts *facts)
+{
+    AUTO_FREE char *same = MUST_PRINT(out, write_facts(out, facts)), *build = MUST_PRINT(out, agree_write_build(out));
+    return agree_all(comm_world(world), mine, same, build);
 }
 
 options_said options_said_of(int operands, char *const *operand)

@@ -5,7 +5,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "engine/config/config.h"
 #include "memory/status.h"
+#include "parallel/comm/comm.h"
 
 typedef enum options_kind {
     OPTIONS_FLAG,    /* bool *: no argument, sets true */
@@ -84,3 +86,13 @@ int options_parse(const options_command *command, int *operands, int argc, char 
 int options_exit(status s);
 
 void options_help(FILE *out, const options_command *command);
+/* The facts of a start, beside the environment. */
+typedef struct options_facts {
+    const options_command *command; /* its name and its options' values */
+    const config *config;           /* NULL: none */
+    const char *rest;               /* another argument, or NULL */
+} options_facts;
+
+/* The first message between ranks. Fails on all of them if `mine` did on any, or if they were started differently:
+ * another command, option, key or variable of the environment (parallel/comm/agree.h). Another build is a warning. */
+status options_agree(comm *world, status mine, const options_facts *facts);

@@ -10,6 +10,9 @@
 #include "memory/log.h"
 #include "memory/status.h"
 #include "engine/config/nearest.h"
+#include "engine/islands/islands.h"
+#include "engine/system/http.h"
+#include "engine/tracking/mlflow_rest.h"
 #include "tools/tools.h"
 #include "parallel/watch/signals.h"
 
@@ -52,6 +55,8 @@ static void open_standard_streams(void)
 
 int main(int argc, char **argv)
 {
+    static const char *const secrets[] = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+                                          ISLANDS_CREDENTIALS, MLFLOW_LOGIN_PASSWORD,   MLFLOW_LOGIN_TOKEN};
     open_standard_streams();
     /* If memory for JSON ran out, jansson would return the same as for a text that is no JSON, and a checkpoint would
      * count as damaged. */
@@ -72,5 +77,9 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "help") == 0)
         return help_main(argc - 1, argv + 1);
     const commands_row *command = commands_find(argv[1]);
-    return command ? command->main(argc - 1, argv + 1) : unknown(argv[1]);
+    if (!command)
+        return unknown(argv[1]);
+    if (command->main != supervise_main) /* its jobs need them */
+        http_hide_variables(secrets, sizeof secrets / sizeof *secrets);
+    return command->main(argc - 1, argv + 1);
 }

@@ -14,6 +14,7 @@
 #include "engine/system/reading.h"
 #include "engine/system/retry.h"
 #include "engine/files/safetensors.h"
+#include "memory/bits.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -85,6 +86,18 @@ const char *checkpoint_folder(const checkpoint *c)
 const manifest *checkpoint_manifest(const checkpoint *c)
 {
     return c->manifest;
+}
+
+char *checkpoint_identity(const checkpoint *c)
+{
+    const manifest *m = c->manifest;
+    bits sum = {0};
+    for (int i = 0; i < m->tensor_count; i++)
+        for (int k = 0; k < m->tensors[i].count; k++)
+            bits_add(&sum, &m->tensors[i].pieces[k].crc32c, sizeof(uint32_t));
+    const json_t *step = json_object_get(checkpoint_meta(c), "step");
+    return must_format("the state after step %lld of run %s (sum %016llx)", (long long)json_integer_value(step),
+                       *m->run ? m->run : "unknown", (unsigned long long)bits_end(&sum));
 }
 
 json_t *checkpoint_meta(const checkpoint *c)

@@ -72,6 +72,8 @@ void checkpoint_accept_any(checkpoint *c);
 /* Returns the checkpoint's own folder. */
 const char *checkpoint_folder(const checkpoint *c);
 const manifest *checkpoint_manifest(const checkpoint *c);
+/* Returns a few words that tell it from every other checkpoint, wherever its copies lie; the caller frees them. */
+char *checkpoint_identity(const checkpoint *c);
 /* Returns the writer's meta, or an empty object. It belongs to `c`. */
 json_t *checkpoint_meta(const checkpoint *c);
 int checkpoint_tensors(const checkpoint *c);

@@ -208,7 +208,9 @@ typedef struct config {
         bool lock;            /* no second run in the folder */
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
         int exit_when_stopped;
-        int verify_every;  /* steps; 0: never */
+        int verify_every; /* steps; 0: never */
+        bool first_steps;
+        int hash_every;    /* steps; 0: never */
         double slow_ratio; /* a rank that computes so much longer than the median is named; 0: none is */
         struct {
             double zscore; /* 0: no check */
@@ -270,6 +272,8 @@ bool config_layout_same(const config_layout *a, const config_layout *b);
 
 /* Returns the effective configuration as a fresh string: every key, every number exact, loads to the same config. */
 char *config_text(const config *c);
+/* Writes the keys that all ranks of a job must have alike as facts (parallel/comm/agree.h). */
+void config_write_shared(FILE *out, const config *c);
 
 /* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key
  * that differs and may; a key that may not is a failure that names it. Keys that only say where to look are skipped.

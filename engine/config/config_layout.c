@@ -49,10 +49,12 @@ static status check_tensor(const layout_sizes *s)
 static status check_chunks(const layout_sizes *s)
 {
     int stages = s->ranks[GRID_PIPELINE];
-    if ((int64_t)stages * s->virtual_stages > s->shape->layers)
-        return status_fail(STATUS_USAGE,
-                           "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
-                           stages, s->virtual_stages, s->shape->layers);
+    if ((int64_t)stages * s->virtual_stages > (int64_t)s->shape->layers + (stages > 1 ? 2 : 0))
+        return status_fail(
+            STATUS_USAGE,
+            "parallel.pipeline %d x virtual_stages %d leaves runs without a layer, besides the first and "
+            "the last: model.layers is %d",
+            stages, s->virtual_stages, s->shape->layers);
     return STATUS_OK;
 }
 
@@ -154,6 +156,11 @@ static status check_pipeline(const config *c)
     if (stages > 1 && needed && virtual_stages != needed)
         return status_fail(STATUS_USAGE, "parallel.schedule %s needs parallel.virtual_stages %d, not %d: change one",
                            schedule_name(c->parallel.schedule), needed, virtual_stages);
+    const int64_t runs = (int64_t)stages * virtual_stages;
+    if (config_divides_vocabulary(&c->parallel, stages) &&
+        (runs > c->model.shape.layers || (list->count && (list->item[0] < 1 || list->item[list->count - 1] < 1))))
+        return status_fail(STATUS_USAGE, "parallel.vocabulary stages leaves nothing to a first or last run without a "
+                                         "layer: use ends, or give each run a layer");
     if (!list->count)
         return STATUS_OK;
     AUTO_FREE int *counts = must_calloc((unsigned long)stages * (unsigned long)virtual_stages, sizeof *counts);

@@ -194,20 +194,16 @@ static status skip_retired(const reader *r, int i, const yaml_node_t *key, const
 
 static status read_node(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value);
 
-/* True if the node may be a key's name. Messages show nothing else of a file: it may be another than meant, and hold a
- * secret. */
-static bool is_word(const yaml_node_t *key)
+/* Writes "section.key", truncated to KEY_BYTES, which exceeds every key of the table. Messages show only words of a
+ * file that may be keys: it may be another file than meant, and hold a secret. */
+static void join_path(char out[KEY_BYTES], const char *path, const yaml_node_t *key)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.";
     enum { LONGEST = 64 };
-    size_t length = key->type == YAML_SCALAR_NODE ? key->data.scalar.length : 0;
-    return length > 0 && length <= LONGEST && strspn((const char *)key->data.scalar.value, letters) == length;
-}
-
-/* Writes "section.key", truncated to KEY_BYTES, which exceeds every key of the table. */
-static void join_path(char out[KEY_BYTES], const char *path, const yaml_node_t *key)
-{
-    const char *name = is_word(key) ? (const char *)key->data.scalar.value : "(not a word)";
+    const char *name = key->type == YAML_SCALAR_NODE ? (const char *)key->data.scalar.value : "";
+    size_t length = strspn(name, letters);
+    if (length == 0 || length > LONGEST || key->data.scalar.length != length)
+        name = "(not a word)";
     snprintf(out, KEY_BYTES, "%s%s%s", path, *path ? "." : "", name);
 }
 

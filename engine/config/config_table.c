@@ -52,7 +52,8 @@ static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
 #define ROW(key, type, member, fallback, low, high, words, resume, otherwise, doc)                                     \
     {                                                                                                                  \
-        key, CONFIG_TYPE_##type, AT(member), fallback, low, high, words, CONFIG_##resume, otherwise, doc               \
+        key, CONFIG_TYPE_##type, AT(member), fallback, low, high, words, (CONFIG_##resume) & ~CONFIG_BY_RANK,          \
+            ((CONFIG_##resume) & CONFIG_BY_RANK) != 0, otherwise, doc                                                  \
     }
 /* A key is its member's name, except in rows of _AT. */
 #define INT_AT(key, member, fallback, low, high, resume, doc)                                                          \
@@ -100,25 +101,25 @@ static const config_row rows[] = {
         "and probabilities: each sample; a layer's tokens of a micro-batch; batch, loads of a layer's tokens of the "
         "step's micro-batches so far on all data ranks (2501.11873), probabilities of this one's; pooled, those of "
         "all layers, as transformers does"),
-    STRING(model.from, NULL, SILENT,
+    STRING(model.from, NULL, SILENT | CONFIG_BY_RANK,
         "folder, or s3://, to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
     BOOL(model.upcycle, "false", SILENT,
         "model.from is a dense model: each expert begins as a copy of its mlp, routers are drawn"),
-    STRING(model.config, NULL, SILENT, "Hugging Face config.json to take the sizes from"),
+    STRING(model.config, NULL, SILENT | CONFIG_BY_RANK, "Hugging Face config.json to take the sizes from"),
 
-    DERIVED(SOURCES, data.train, 0, 0, NULL, STAGE, "none",
+    DERIVED(SOURCES, data.train, 0, 0, NULL, STAGE | CONFIG_BY_RANK, "none",
         "prefix of .bin/.idx, or a list of prefixes or {path, weight}; s3://BUCKET/PREFIX is in an object store"),
-    DERIVED(SOURCES, data.validation, 0, 0, NULL, CHANGES, "none", "the same for evaluation"),
-    STRING(data.tokenizer, NULL, CHANGES, "tokenizer file to keep with the checkpoints"),
+    DERIVED(SOURCES, data.validation, 0, 0, NULL, CHANGES | CONFIG_BY_RANK, "none", "the same for evaluation"),
+    STRING(data.tokenizer, NULL, CHANGES | CONFIG_BY_RANK, "tokenizer file to keep with the checkpoints"),
     BOOL(data.shuffle, "true", FIXED, "draw samples in a random order that depends on the seed only"),
     BOOL(data.document_mask, "false", STAGE, "no attention across documents, positions restart"),
     BOOL(data.skip_bad, "false", CHANGES,
         "leave out samples that hold an id outside the vocabulary, instead of stopping"),
     BOOL(data.allow_changed, "false", SILENT,
         "resume although a data set is not the one that the checkpoint was made with"),
-    DERIVED(STRING, data.cache, 0, 0, NULL, SILENT, "$XDG_CACHE_HOME/phalanx/blocks, or ~/.cache",
+    DERIVED(STRING, data.cache, 0, 0, NULL, SILENT | CONFIG_BY_RANK, "$XDG_CACHE_HOME/phalanx/blocks, or ~/.cache",
         "folder on local disk for what is read of s3:// prefixes; jobs may share it"),
-    SIZE(data.cache_size, "100GiB", SILENT, "bytes that data.cache may take; what was not used for longest goes"),
+    SIZE(data.cache_size, "100GiB", SILENT | CONFIG_BY_RANK, "bytes that data.cache may take; what was not used for longest goes"),
 
     LONG(train.steps, "1000", 1, ANY, CHANGES, "optimizer steps"),
     DERIVED(LONG, train.sequence, 1, ANY, NULL, STAGE, "1024, or model.max_sequence if that is less",
@@ -133,8 +134,8 @@ static const config_row rows[] = {
         "of weights and activations; sums are fp32"),
     LONG(train.seed, "1", 0, ANY, FIXED, "of initial weights, data order and dropout"),
     WORD(train.device, devices, "auto", CHANGES, "where to run; auto: cuda where there is one"),
-    BOOL(train.deterministic, "true", CHANGES, "on a GPU, the same bits in every run; false: attention's backward "
-        "pass may sum in any order, where that is faster"),
+    BOOL(train.deterministic, "true", CHANGES, "on a GPU, the same bits in every run, where all ranks run one build (others "
+        "are warned of); false: attention's backward pass may sum in any order, where that is faster"),
     BOOL(train.tf32, "false", CHANGES, "on a GPU, fp32 products may round their operands to tf32"),
     BOOL(train.tune, "true", CHANGES, "on a GPU, time algorithms once a run, and keep the fastest in its tuning.json"),
     BOOL(train.cuda_graph, "false", CHANGES,
@@ -143,7 +144,7 @@ static const config_row rows[] = {
         "probability, after embeddings and residual branches"),
     INT(train.max_skipped, "10", 1, INTMAX, CHANGES, "stop after this many steps in a row without finite gradients, "
         "or without a sample that is left (data.skip_bad)"),
-    INT(train.threads, "0", 0, 4096, CHANGES, "CPU threads a rank; 0: cores / ranks of this host"),
+    INT(train.threads, "0", 0, 4096, CHANGES | CONFIG_BY_RANK, "CPU threads a rank; 0: cores / ranks of this host"),
     NUMBER(train.loss_scale, "65536", 1, 4294967296.0, CHANGES, "initial loss scale in fp16; halves on overflow"),
     INT(train.loss_scale_window, "1000", 1, INTMAX, CHANGES, "good steps after which the loss scale doubles"),
 
@@ -204,8 +205,8 @@ static const config_row rows[] = {
     WORD(parallel.order, orders, "auto", CHANGES, "hides transfers, as memory.budget allows: early launches; and "
         "products beside them; in halves for more of them; the forward pass's products in parts; auto: parts on a "
         "GPU, products on the CPU"),
-    DERIVED(INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CHANGES, "balanced",
-        "layers of each run, in order of the model"),
+    DERIVED(INTEGERS, parallel.layers_per_stage, 0, INTMAX, NULL, CHANGES, "balanced",
+        "layers of each run, in order of the model; the first and the last may have none"),
     SIZE(parallel.bucket, "32MiB", CHANGES, "gradients that are reduced together, once a step"),
     WORD(parallel.compress, compress_words, "none", CHANGES, "how gradients are sent between data ranks, for slow "
         "networks; what is lost is kept for the next step; with zero 0 and 1"),
@@ -247,13 +248,13 @@ static const config_row rows[] = {
         "or, topology all and dense changes, the median of each element, or its trimmed mean over changes that agree"),
     BOOL(outer.undo, "false", CHANGES, "topology all: keep the state before a merge, and go back to it when the loss "
         "of most islands jumps with the first step after (run.spike.zscore); up to 8 bytes a parameter of host memory"),
-    DERIVED(ADDRESSES, outer.rendezvous, 0, 0, NULL, SILENT, "none", "nodes of etcd: http[s]://HOST:2379, or a list"),
-    STRING(outer.credentials, NULL, SILENT,
+    DERIVED(ADDRESSES, outer.rendezvous, 0, 0, NULL, SILENT | CONFIG_BY_RANK, "none", "nodes of etcd: http[s]://HOST:2379, or a list"),
+    STRING(outer.credentials, NULL, SILENT | CONFIG_BY_RANK,
         "file of mode 600 with etcd's USER:PASSWORD; else that of the environment, PHALANX_ETCD_CREDENTIALS"),
     STRING(outer.run, "run", SILENT, "name of the run in etcd: islands of one run merge"),
     DERIVED(STRING, outer.island, 0, 0, NULL, SILENT, "the last part of run.folder", "name of this island"),
-    STRING(outer.keys, NULL, SILENT, "folder of this island's keys and those it trusts (phalanx keys)"),
-    STRING(outer.address, NULL, SILENT, "of this node, as other islands reach it; else that towards outer.rendezvous"),
+    STRING(outer.keys, NULL, SILENT | CONFIG_BY_RANK, "folder of this island's keys and those it trusts (phalanx keys)"),
+    STRING(outer.address, NULL, SILENT | CONFIG_BY_RANK, "of this node, as other islands reach it; else that towards outer.rendezvous"),
     INT(outer.slots, "2", 1, 64, CHANGES, "islands at most; samples are divided between so many"),
     INT(outer.slot, "-1", -1, 63, SILENT, "this island's; -1: the one it had, or a free one"),
     BOOL(outer.private_data, "false", CHANGES, "every island has data of its own: all of its samples are its own"),
@@ -305,6 +306,10 @@ static const config_row rows[] = {
         "exit status after a signal stopped the run and it was saved; not 1 or 2"),
     INT(run.verify_every, "0", 0, INTMAX, SILENT,
         "steps between verifications: state, messages, replicas, a micro-batch played twice; 0: never"),
+    BOOL(run.first_steps, "true", SILENT,
+        "after three updates, warn of weights with a gradient of zero or that no update changes"),
+    INT(run.hash_every, "0", 0, INTMAX, SILENT,
+        "steps between hashes of all weights in metrics.jsonl, equal in layouts that promise equal bits; 0: none"),
     NUMBER(run.slow_ratio, "1.1", 0, 1e6, SILENT,
         "a rank that computes so many times longer than the median is named; 0: none is"),
     NUMBER(run.spike.zscore, "0", 0, 1e6, CHANGES,
@@ -400,8 +405,9 @@ const char *config_table_nearest(const char *typed)
     for (int i = 0; i < ROWS; i++)
         if (strcmp(last_part(rows[i].key), last_part(key)) == 0)
             return rows[i].key;
-    if (nearest_meaning(key))
-        return nearest_meaning(key);
+    const char *meant = nearest_meaning(key);
+    if (meant && strchr(meant, '.')) /* else it is a value's or a command's meaning */
+        return meant;
     nearest n = {.wanted = key};
     for (int i = 0; i < ROWS; i++)
         nearest_offer(&n, rows[i].key);

@@ -26,10 +26,11 @@ typedef enum config_type {
 
 /* Meaning of a difference between a checkpoint and the run that resumes from it. */
 typedef enum config_resume {
-    CONFIG_FIXED,   /* refused: the run would not be the same run */
-    CONFIG_STAGE,   /* refused, except where a new stage begins in a folder of its own */
-    CONFIG_CHANGES, /* allowed, and reported */
-    CONFIG_SILENT,  /* only a location or a label */
+    CONFIG_FIXED,       /* refused: the run would not be the same run */
+    CONFIG_STAGE,       /* refused, except where a new stage begins in a folder of its own */
+    CONFIG_CHANGES,     /* allowed, and reported */
+    CONFIG_SILENT,      /* only a location or a label */
+    CONFIG_BY_RANK = 8, /* a flag beside these in the table: ranks of a job may have different values */
 } config_resume;
 
 typedef struct config_row {
@@ -40,6 +41,7 @@ typedef struct config_row {
     double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS and PAIRS */
     const char *const *word; /* words of CONFIG_TYPE_WORD, NULL-terminated */
     config_resume resume;
+    bool by_rank;          /* a place on the rank's machine: ranks of a job may differ in it */
     const char *otherwise; /* the default in words where fallback is NULL */
     const char *doc;
 } config_row;

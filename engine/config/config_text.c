@@ -8,6 +8,7 @@
 #include "memory/scope.h"
 #include "engine/config/config_table.h"
 #include "models/presets.h"
+#include "parallel/comm/agree.h"
 
 /* --- write and compare -------------------------------------------------------------------------------------------- */
 
@@ -62,6 +63,17 @@ static void write_config(FILE *out, const config *c)
 char *config_text(const config *c)
 {
     return MUST_PRINT(out, write_config(out, c));
+}
+
+void config_write_shared(FILE *out, const config *c)
+{
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        AUTO_FREE char *value = row->by_rank ? NULL : config_value_text(c, row);
+        if (value)
+            agree_fact(out, row->key, "%s", value);
+    }
+    agree_fact(out, "model.from", "%s", c->model.from ? "given" : "not given"); /* ranks read it, or none does */
 }
 
 bool config_same(const config *a, const config *b, const char *key)

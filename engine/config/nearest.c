@@ -1,5 +1,6 @@
 #include "engine/config/nearest.h"
 
+#include <ctype.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
@@ -41,8 +42,8 @@ const char *nearest_meaning(const char *word)
     const char *dot = strrchr(word, '.');
     char plain[LONGEST + 1] = "";
     strncpy(plain, dot ? dot + 1 : word + strspn(word, "-"), LONGEST);
-    for (char *dash; (dash = strchr(plain, '-'));)
-        *dash = '_';
+    for (char *c = plain; *c; c++)
+        *c = (char)(*c == '-' ? '_' : tolower((unsigned char)*c));
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (strcmp(plain, aliases[i].theirs) == 0)
             return aliases[i].ours;

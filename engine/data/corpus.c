@@ -9,6 +9,7 @@
 
 #define BATCH_BYTES     (1 << 20)
 #define BATCH_DOCUMENTS 8192
+#define LONG_BYTES      (16 << 20) /* memory for more is given back after use */
 
 typedef enum stage { FREE, READ, TAKEN, DONE } stage;
 
@@ -34,6 +35,7 @@ typedef struct queue {
     batch *batches; /* [count], a ring */
     int count;
     int64_t to_encode; /* index of the next batch to encode */
+    int64_t held;      /* bytes of the batches that are not free */
     worker worker;
 } queue;
 
@@ -88,11 +90,16 @@ static void read_all(void *argument)
         batch *s = &l->batches[number % l->count];
         worker_lock(&l->worker);
         bool go_on = wait_for(l, s, FREE);
+        while (go_on && l->held > 2 * (int64_t)BATCH_BYTES * l->count) /* long documents: few at once */
+            go_on = worker_wait(&l->worker);
         worker_unlock(&l->worker);
         if (!go_on)
             return;
         read_batch(l->documents, s);
         bool last = s->last;
+        worker_lock(&l->worker);
+        l->held += s->bytes.length;
+        worker_unlock(&l->worker);
         set_stage(l, s, READ);
         if (last)
             return;
@@ -101,12 +108,12 @@ static void read_all(void *argument)
 
 static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch, buffer *text_scratch)
 {
-    int32_t end = tokenizer_ids_of(l->tokenizer)->end_of_document;
+    const tokenizer_ids *ids = tokenizer_ids_of(l->tokenizer);
     int64_t repaired = tokenizer_scratch_repaired(scratch);
     s->ids.count = s->text_bytes = s->bad = s->rejects.length = 0;
     for (int i = 0; i < s->count; i++) {
         const char *text, *bytes = s->bytes.bytes + s->raw[i].offset;
-        int64_t length, before = s->ids.count;
+        int64_t length, before = s->ids.count, begun = before + l->settings->begin;
         status found = documents_text(l->documents, &text, &length, text_scratch, bytes, &s->raw[i]);
         if (found != STATUS_OK) {
             s->bad++;
@@ -119,9 +126,12 @@ static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch,
             s->ends[i] = s->ids.count;
             continue;
         }
+        buffer_ids_append(&s->ids, &ids->bos, l->settings->begin);
         TRY(tokenizer_encode(l->tokenizer, scratch, &s->ids, text, length, l->settings->flags));
-        if (l->settings->end_of_document && s->ids.count > before)
-            buffer_ids_append(&s->ids, &end, 1);
+        if (s->ids.count == begun)
+            s->ids.count = before;
+        else
+            buffer_ids_append(&s->ids, &ids->end_of_document, l->settings->end_of_document);
         s->ends[i] = s->ids.count;
         s->text_bytes += length;
     }
@@ -147,6 +157,11 @@ static void encode_all(void *argument)
         status code = encode_batch(l, s, scratch, &text_scratch);
         if (code != STATUS_OK) /* reports this first: it precedes any failure of reading further */
             fail_batch(s, code);
+        if (s->bytes.length > LONG_BYTES) {
+            tokenizer_scratch_close(scratch);
+            scratch = tokenizer_scratch_open(l->tokenizer);
+            buffer_free(&text_scratch);
+        }
         set_stage(l, s, DONE);
     }
 }
@@ -195,6 +210,13 @@ static status receive_all(queue *l, corpus_count *out, corpus_sink *sink, corpus
             TRY(tick(context, out));
         if (last)
             return STATUS_OK;
+        worker_lock(&l->worker);
+        l->held -= s->bytes.length;
+        worker_unlock(&l->worker);
+        if (s->bytes.length > LONG_BYTES) {
+            buffer_free(&s->bytes);
+            buffer_ids_free(&s->ids);
+        }
         set_stage(l, s, FREE);
     }
 }
@@ -206,6 +228,10 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
     MUST(threads >= 1, "%d threads", threads);
     if (settings->end_of_document && tokenizer_ids_of(t)->end_of_document < 0)
         return status_fail(STATUS_FAILED, "the tokenizer has no token that ends a document: append none");
+    if (settings->begin && tokenizer_ids_of(t)->bos < 0)
+        return status_fail(STATUS_FAILED, "--begin: the tokenizer has no token that begins a text (bos_token of its "
+                                          "tokenizer_config.json): leave it out, the end of one document then begins "
+                                          "the next");
     queue l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
     l.batches = must_calloc((unsigned long)l.count, sizeof *l.batches);
     worker_init(&l.worker);

@@ -1,7 +1,7 @@
 /* Encodes all documents in many threads. The results come in the documents' order, for any number of threads.
  *
  * One thread reads, `threads` encode batches of about a megabyte, the caller's thread receives. Memory is bounded by
- * the batches in progress (a document is not divided).
+ * the batches in progress, about two megabytes for each, and two long documents (a document is not divided).
  */
 #pragma once
 
@@ -19,6 +19,7 @@ typedef status corpus_reject(void *context, const char *lines, int64_t length);
 typedef struct corpus_settings {
     int threads;           /* threads that encode; at least 1 */
     int flags;             /* flags of tokenizer_encode */
+    bool begin;            /* puts the tokenizer's bos before each document */
     bool end_of_document;  /* appends the tokenizer's end of document */
     corpus_reject *reject; /* leaves bad records out; NULL: the first one is a failure */
 } corpus_settings;

@@ -40,9 +40,12 @@ static json_t *replace_step(const char *kind, const char *pattern, const char *c
     return json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", kind, pattern, "content", content);
 }
 
-/* Makes the post-processor that puts token `name` before every text; JSON's null if `name` is NULL. */
-static json_t *frame_texts(const char *name, int32_t id)
+/* Makes the post-processor that puts bos before every text; JSON's null if there is none. */
+static json_t *frame_of(const tokenizer *t)
 {
+    int32_t id = tokenizer_ids_of(t)->bos;
+    json_auto_t *named = tokenizer_json_name(t, id);
+    const char *name = json_string_value(named);
     if (!name)
         return json_null();
     json_t *first = json_pack("{s:{s:s, s:i}}", "SpecialToken", "id", name, "type_id", 0);
@@ -87,7 +90,7 @@ static status append_bytes(buffer *out, const tokenizer *t)
     json_t *level = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1,
                               "use_regex", 0);
     json_t *added = json_pack("[o]", added_token(t, end));
-    append_file(out, added, json_null(), json_incref(level), json_null(), level, model);
+    append_file(out, added, json_null(), json_incref(level), frame_of(t), level, model);
     return STATUS_OK;
 }
 
@@ -311,14 +314,46 @@ static status make_bpe(json_t **model, const sentencepiece_model *m, int32_t unk
 static status append_model(buffer *out, const tokenizer *t, const sentencepiece_model *m)
 {
     TRY(check_model(m));
-    int32_t bos = tokenizer_ids_of(t)->bos, unknown = tokenizer_ids_of(t)->unknown;
+    int32_t unknown = tokenizer_ids_of(t)->unknown;
     json_auto_t *model = NULL, *pre_tokenizer = json_null();
     TRY(m->type == SENTENCEPIECE_MODEL_UNIGRAM ? make_unigram(&model, &pre_tokenizer, m, unknown)
                                                : make_bpe(&model, m, unknown));
-    const char *first = bos >= 0 ? sentencepiece_model_name(m, bos) : NULL;
-    append_file(out, list_controls(t, m), make_normalizer(m), TAKE(pre_tokenizer), frame_texts(first, bos),
-                make_decoder(m), TAKE(model));
+    append_file(out, list_controls(t, m), make_normalizer(m), TAKE(pre_tokenizer), frame_of(t), make_decoder(m),
+                TAKE(model));
     return STATUS_OK;
+}
+
+/* --- BPE of a tokenizer.json -------------------------------------------------------------------------------------- */
+
+static bool is_template(const json_t *processor)
+{
+    const char *type = json_string_value(json_object_get(processor, "type"));
+    return type && strcmp(type, "TemplateProcessing") == 0;
+}
+
+/* Appends the file with another frame in its post-processor's place; steps that only trim offsets stay. */
+static void append_reframed(buffer *out, const tokenizer *t)
+{
+    const tokenizer_source source = tokenizer_made_from(t);
+    json_auto_t *root = json_loadb(source.file, (size_t)source.length, 0, NULL);
+    json_t *old = json_object_get(root, "post_processor"), *parts = json_object_get(old, "processors"),
+           *steps = json_array(), *frame = frame_of(t);
+    if (json_is_object(old) && !parts && !is_template(old))
+        json_array_append(steps, old);
+    for (size_t i = 0; i < json_array_size(parts); i++)
+        if (!is_template(json_array_get(parts, i)))
+            json_array_append(steps, json_array_get(parts, i));
+    if (json_is_object(frame))
+        json_array_append(steps, frame);
+    json_decref(frame);
+    json_object_set_new(root, "post_processor",
+                        json_array_size(steps) ? json_pack("{s:s, s:O}", "type", "Sequence", "processors", steps)
+                                               : json_null());
+    json_decref(steps);
+    AUTO_FREE char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    MUST(text, "out of host memory");
+    buffer_append(out, text, (int64_t)strlen(text));
+    buffer_append(out, "\n", 1);
 }
 
 status tokenizer_json_write(buffer *out, const tokenizer *t)
@@ -328,7 +363,10 @@ status tokenizer_json_write(buffer *out, const tokenizer *t)
         return append_model(out, t, tokenizer_model(t));
     if (strcmp(tokenizer_suffix(t), "json") != 0)
         return append_bytes(out, t);
-    buffer_append(out, source.file, source.length);
+    if (tokenizer_is_reframed(t))
+        append_reframed(out, t);
+    else
+        buffer_append(out, source.file, source.length);
     return STATUS_OK;
 }
 
@@ -421,12 +459,23 @@ static bool builds_its_own(const json_t *config)
     return false;
 }
 
+/* Names the recorded beginning of a text as bos_token, for programs that ask no tokenizer.json. */
+static bool name_begin(json_t *config, const tokenizer *t)
+{
+    tokenizer_begin begin = tokenizer_begins_with(t);
+    if (begin == TOKENIZER_BEGIN_UNKNOWN || begin == TOKENIZER_BEGIN_OWN)
+        return false;
+    json_object_set_new(config, "bos_token", tokenizer_json_name(t, tokenizer_ids_of(t)->bos));
+    json_object_set_new(config, "add_bos_token", json_boolean(tokenizer_ids_of(t)->bos >= 0));
+    return true;
+}
+
 /* `made`: tokenizer.json was written here, and the model's original class would read it differently. */
 static status write_config(const tokenizer *t, const char *folder, const model_shape *shape, bool made)
 {
     json_auto_t *config = read_json(folder, CONFIG);
     bool chat = json_object_get(config, "chat_template") || has_file(folder, "chat_template.jinja");
-    bool changed = made || !json_object_get(config, "tokenizer_class");
+    bool begins = name_begin(config, t), changed = made || !json_object_get(config, "tokenizer_class");
     if (changed) {
         json_object_set_new(config, "tokenizer_class", json_string(PLAIN_CLASS));
         json_object_set_new(config, "clean_up_tokenization_spaces", json_false());
@@ -445,13 +494,13 @@ static status write_config(const tokenizer *t, const char *folder, const model_s
         TRY(write_file(folder, MODULE ".py", module_text, sizeof module_text - 1));
         changed = true;
     }
-    return changed ? write_object(folder, CONFIG, config) : STATUS_OK;
+    return changed || begins ? write_object(folder, CONFIG, config) : STATUS_OK;
 }
 
 static status write_tokenizer(const tokenizer *t, const char *folder, bool *made)
 {
     RELEASED_BY(buffer_free) buffer text = {0};
-    *made = !has_file(folder, "tokenizer.json");
+    *made = !has_file(folder, "tokenizer.json") || tokenizer_is_reframed(t);
     if (!*made)
         return STATUS_OK;
     TRY(tokenizer_json_write(&text, t));

@@ -10,15 +10,18 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-/* Maps x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for
+/* Maps x/tokenizer.SUFFIX -> x/tokenizer_config.json, PREFIX.tokenizer.SUFFIX -> PREFIX.tokenizer_config.json; NULL for
  * others */
 static char *config_beside(const char *path)
 {
-    static const char ending[] = "tokenizer.json";
-    size_t length = strlen(path), tail = sizeof ending - 1;
-    if (length < tail || strcmp(path + length - tail, ending) != 0)
-        return NULL;
-    return must_format("%.*stokenizer_config.json", (int)(length - tail), path);
+    size_t length = strlen(path);
+    for (int i = 0; tokenizer_suffixes[i]; i++) {
+        AUTO_FREE char *ending = must_format("tokenizer.%s", tokenizer_suffixes[i]);
+        size_t tail = strlen(ending);
+        if (length >= tail && strcmp(path + length - tail, ending) == 0)
+            return must_format("%.*stokenizer_config.json", (int)(length - tail), path);
+    }
+    return NULL;
 }
 
 /* A file of this machine, or an object of a store. */
@@ -200,4 +203,34 @@ status tokenizer_files_save_beside(const tokenizer *t, const char *prefix)
     AUTO_FREE char *stem = stem_of_prefix(prefix);
     TRY(save_file(t, stem));
     return remove_others(t, stem);
+}
+
+/* ---- the beginning of documents ---- */
+
+#define BEGIN_KEY "document_begin"
+
+status tokenizer_files_begin(tokenizer_begin *out, const char *prefix)
+{
+    AUTO_FREE char *path = must_format("%s.facts", prefix);
+    content file = {0};
+    *out = TOKENIZER_BEGIN_UNKNOWN;
+    if (!is_there(path))
+        return STATUS_OK;
+    status s = read_content(&file, path);
+    json_auto_t *facts = s == STATUS_OK ? json_loadb(file.data, (size_t)file.bytes, 0, NULL) : NULL;
+    free_content(&file);
+    TRY(s);
+    return tokenizer_begin_find(out, json_string_value(json_object_get(facts, BEGIN_KEY)))
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED,
+                             "%s is not {\"" BEGIN_KEY "\": \"nothing\"}, \"end\" or \"token\": write "
+                             "what begins a document, or remove it (phalanx help data)",
+                             path);
+}
+
+status tokenizer_files_save_begin(const char *prefix, tokenizer_begin begin)
+{
+    AUTO_FREE char *path = must_format("%s.facts", prefix),
+                   *text = must_format("{\"" BEGIN_KEY "\": \"%s\"}\n", tokenizer_begin_words[begin]);
+    return begin ? atomic_replace(path, text, (int64_t)strlen(text)) : atomic_remove(path);
 }

@@ -12,6 +12,16 @@
 
 const char *const inference_devices[] = {"auto", "cpu", "cuda", NULL};
 
+status inference_tokenizer(tokenizer **out, const weights *from, const char *spec, tokenizer_begin begin)
+{
+    TRY(weights_tokenizer(out, from, spec, begin));
+    if (log_rank() == 0 && tokenizer_begins_with(*out) == TOKENIZER_BEGIN_UNKNOWN)
+        log_warn("%s does not record what began documents in its training: texts begin as its tokenizer's files say; "
+                 "--begin nothing, end or token says it, PREFIX.facts beside the data records it (phalanx help data)",
+                 weights_folder(from));
+    return STATUS_OK;
+}
+
 static status lay_out(grid *out, const inference_ranks *r)
 {
     int ranks = comm_ranks(r->world);

@@ -9,6 +9,9 @@
 #include "engine/state/weights/weights.h"
 #include "memory/scope.h"
 
+/* The option --begin of commands that tokenize with a model's tokenizer. */
+#define INFERENCE_BEGIN_HELP "what begins a text (as the checkpoint records it; phalanx help data)"
+
 /* Names of devices on command lines, and their meaning. */
 typedef enum inference_where { INFERENCE_AUTO, INFERENCE_CPU, INFERENCE_CUDA } inference_where;
 extern const char *const inference_devices[]; /* indexed by inference_where; auto: cuda if present */
@@ -31,6 +34,9 @@ typedef struct inference_ranks {
  * in the rest. `out` must be closed either way. Collective, and so is the status. */
 status inference_open(inference *out, weights *from, const inference_ranks *ranks, const compile_options *wanted);
 void inference_close(inference *i);
+
+/* Opens the tokenizer of prompts, as weights_tokenizer() does. Rank 0 warns if their beginning is unknown. */
+status inference_tokenizer(tokenizer **out, const weights *from, const char *spec, tokenizer_begin begin);
 
 /* A model that continues texts: the one-token decoding program with its key/value cache.
  *

@@ -6,6 +6,7 @@
  *     PREFIX/step-00000100-2/...        the same step again, of a run that went back, where the first is still there
  *     PREFIX/latest                     the name of the newest whole checkpoint, written last
  *     PREFIX/config.yaml, events.jsonl  of the run, for people
+ *     PREFIX/exports/...                checkpoint.export's folders, and `latest` with the newest one's name
  *
  * A folder without a manifest is no checkpoint: a manifest is written when all else is there, and removed first. Each
  * call gets a handle (engine/store/object.h); the prefix owns the names until mirror_prefix_free.

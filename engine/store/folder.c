@@ -144,14 +144,19 @@ __attribute__((format(printf, 1, 2))) static void log_line(const char *format, .
     va_end(list);
 }
 
-/* Waits for the lock while its holder, which fetches, renews it. */
-static status wait_for_lock(const fetch *f)
+/* Locks the folder; waits while another process fetches into it and renews the lock. */
+static status lock_folder(fetch *f)
 {
     double renewed = 0, at = 0;
     bool told = false;
-    for (double since = clock_seconds(); flock(f->lock, LOCK_EX | LOCK_NB) != 0; clock_nap(0.05)) {
-        if (errno != EINTR && errno != EWOULDBLOCK)
-            return status_fail(STATUS_FAILED, "cannot lock %s: %s", f->folder, strerror(errno));
+    TRY(atomic_make_folders(f->folder));
+    if (chmod(f->folder, 0700) != 0)
+        return status_fail(STATUS_FAILED, "cannot keep files in %s: %s", f->folder, strerror(errno));
+    AUTO_FREE char *path = must_format("%s/.lock", f->folder);
+    f->lock = open(path, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0600);
+    for (double since = clock_seconds(); f->lock < 0 || flock(f->lock, LOCK_EX | LOCK_NB) != 0; clock_nap(0.05)) {
+        if (f->lock < 0 || (errno != EINTR && errno != EWOULDBLOCK))
+            return status_fail(STATUS_FAILED, "cannot lock %s: %s", path, strerror(errno));
         (void)!pread(f->lock, &at, sizeof at, 0);
         since = at != renewed ? clock_seconds() : since;
         renewed = at;
@@ -159,26 +164,12 @@ static status wait_for_lock(const fetch *f)
             log_line("%s: waits for another process that fetches it\n", f->url);
         told = true;
         if (clock_seconds() - since > LEASE)
-            return status_fail(
-                STATUS_FAILED,
-                "%s: another process fetches it into %s, and has not moved for %.0f s: end that process, "
-                "or set XDG_CACHE_HOME",
-                f->url, f->folder, LEASE);
+            return status_fail(STATUS_FAILED,
+                               "%s: another process fetches it into %s, and has not moved for %.0f s: end it, or set "
+                               "XDG_CACHE_HOME",
+                               f->url, f->folder, LEASE);
     }
     return STATUS_OK;
-}
-
-/* Locks the folder; waits while another process fetches into it. */
-static status lock_folder(fetch *f)
-{
-    TRY(atomic_make_folders(f->folder));
-    if (chmod(f->folder, 0700) != 0)
-        return status_fail(STATUS_FAILED, "cannot keep files in %s: %s", f->folder, strerror(errno));
-    AUTO_FREE char *path = must_format("%s/.lock", f->folder);
-    f->lock = open(path, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0600);
-    if (f->lock < 0)
-        return status_fail(STATUS_FAILED, "cannot lock %s: %s", path, strerror(errno));
-    return wait_for_lock(f);
 }
 
 static status read_index(fetch *f)

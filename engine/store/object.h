@@ -155,3 +155,17 @@ typedef enum folder_part {
 
 /* Returns the folder's path on this machine, which the caller frees; a path that is not s3:// is copied. */
 status folder_local(char **out, const char *path, folder_part part);
+
+/* ---- a folder of this machine (upload.c) ---- */
+
+typedef struct upload_target {
+    const char *bucket, *root; /* objects are ROOT and a file's name; root: "" or ends in a slash */
+    object_limits limits;
+    status (*asked)(void); /* asked between parts by any thread: a failure ends the upload; or NULL */
+} upload_target;
+
+/* Uploads the regular files of a folder, without subfolders, so that readers find it whole or not at all: the file
+ * `last`, without which the others have no meaning (an index, a config.json), is removed from the store first, and
+ * written last. A long file is an upload of parts, several at once; a failure removes its parts, and the next upload
+ * of the same file removes parts that a killed process left. */
+status upload_folder(const upload_target *to, const char *folder, const char *last);

@@ -222,14 +222,48 @@ void http_wipe(char **text)
     *text = NULL;
 }
 
-char *http_take_variable(const char *name, bool secret)
+enum { MOST_HIDDEN = 8 };
+static struct {
+    const char *name;
+    char *value; /* NULL: it was not set, or has been taken */
+} hidden[MOST_HIDDEN];
+
+/* Returns a copy, or NULL, and removes the variable. */
+static char *remove_variable(const char *name)
 {
     char *given = getenv(name), *copy = given && *given ? must_strdup(given) : NULL;
-    if (given && secret) {
+    if (given) {
         explicit_bzero(given, strlen(given)); /* /proc/PID/environ shows this memory */
         unsetenv(name);
     }
     return copy;
+}
+
+void http_hide_variables(const char *const *names, int count)
+{
+    MUST(count <= MOST_HIDDEN && !hidden[0].name, "variables are hidden twice, or too many");
+    for (int i = 0; i < count; i++) {
+        hidden[i].name = names[i];
+        hidden[i].value = remove_variable(names[i]);
+    }
+}
+
+const char *http_variable(const char *name)
+{
+    const char *value = getenv(name);
+    for (int i = 0; i < MOST_HIDDEN && hidden[i].name; i++)
+        if (strcmp(hidden[i].name, name) == 0)
+            value = hidden[i].value;
+    return value && *value ? value : NULL;
+}
+
+char *http_take_variable(const char *name, bool secret)
+{
+    for (int i = 0; secret && i < MOST_HIDDEN && hidden[i].name; i++)
+        if (strcmp(hidden[i].name, name) == 0)
+            return TAKE(hidden[i].value);
+    const char *value = http_variable(name);
+    return secret ? remove_variable(name) : value ? must_strdup(value) : NULL;
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */

@@ -76,5 +76,10 @@ bool http_is_loopback(const char *url);
 
 /* Overwrites a secret text, frees it, and sets it to NULL, which it may be. */
 void http_wipe(char **text);
-/* Copies a variable of the environment that is not empty, or returns NULL; removes a secret one from there. */
+/* Moves variables out of the environment, which children and /proc show. Called at most once, before the first
+ * thread. */
+void http_hide_variables(const char *const *names, int count);
+/* Returns the value of a variable, hidden or not; NULL: it is not set, or empty. */
+const char *http_variable(const char *name);
+/* Copies a variable that is not empty, or returns NULL; removes a secret one. */
 char *http_take_variable(const char *name, bool secret);

@@ -26,5 +26,5 @@ status lines_write(lines *l, const void *data, int64_t bytes, bool here);
 bool lines_are_here(lines *l, bool look);
 /* Returns the number of lines that are not in the file: kept or lost. */
 long long lines_lost(const lines *l);
-void lines_close(lines *l); /* tries once more to write what is kept */
+void lines_close(lines *l); /* tries once more to write the kept lines */
 AUTO_CLOSES(lines, lines_close)

@@ -25,6 +25,7 @@
 
 #define MOST_BYTES      ((int64_t)INT32_MAX - 1)
 #define BLOCK_BYTES     (1 << 18)
+#define GIVEN_BYTES     (4 << 20)   /* a longer rest of a file is handed over, not copied */
 #define LONGEST_SNIFFED (64 << 20)  /* limit in bytes of a first line that is examined whole */
 #define LONGEST_LINE    (128 << 20) /* limit in bytes of a JSON line: parsing takes several times its size */
 
@@ -450,6 +451,23 @@ static status take_row(documents *d, buffer *bytes, documents_raw *raw, bool *mo
     return STATUS_OK;
 }
 
+/* Appends all that is left to `bytes` by handing over its memory, so that there is one copy of a long document. */
+static void give_ahead(documents *d, buffer *bytes)
+{
+    int64_t before = bytes->length, taken = d->ahead.length - d->at;
+    buffer_reserve(&d->ahead, before);
+    memmove(d->ahead.bytes + before, d->ahead.bytes + d->at, (size_t)taken);
+    if (before > 0)
+        memcpy(d->ahead.bytes, bytes->bytes, (size_t)before);
+    d->base += d->ahead.length;
+    d->at = 0;
+    const buffer given = d->ahead;
+    d->ahead = *bytes;
+    d->ahead.length = 0;
+    *bytes = given;
+    bytes->length = before + taken;
+}
+
 /* Takes the bytes up to the next separator, or all that is left if none follows. */
 static status take_part(documents *d, buffer *bytes, documents_raw *raw)
 {
@@ -471,6 +489,10 @@ static status take_part(documents *d, buffer *bytes, documents_raw *raw)
         }
         int64_t taken = found ? found - from : there;
         raw->length = taken;
+        if (!found && taken > GIVEN_BYTES) {
+            give_ahead(d, bytes);
+            return STATUS_OK;
+        }
         buffer_append(bytes, from, taken);
         d->at += taken + (found ? length : 0);
         return STATUS_OK;

@@ -16,7 +16,7 @@
 typedef struct kind {
     const char *name, *suffix; /* name; suffix of the saved file, tokenizer.SUFFIX */
     bool repairs;              /* needs well-formed UTF-8 */
-    status (*open)(tokenizer *t, const char *name);
+    status (*open)(tokenizer *t, const json_t *config, const char *name);
     void (*close)(tokenizer *t);
     status (*encode)(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
                      int flags);
@@ -32,7 +32,10 @@ struct tokenizer {
     sentencepiece_processor *processor;
     pieces *pieces; /* NULL: the library encodes */
     tokenizer_ids ids;
-    bool splits_special; /* names of special tokens in a text are always text */
+    tokenizer_begin begin;
+    buffer_ids before, after; /* the frame of a text */
+    bool reframed;            /* another than its own files' */
+    bool splits_special;      /* names of special tokens in a text are always text */
 };
 
 struct tokenizer_scratch {
@@ -48,9 +51,9 @@ struct tokenizer_scratch {
 
 static const char bytes_file[] = "phalanx tokenizer: bytes (ids 0 to 255; 256 ends a document)\n";
 
-static status bytes_open(tokenizer *t, const char *name)
+static status bytes_open(tokenizer *t, const json_t *config, const char *name)
 {
-    (void)name;
+    (void)config, (void)name;
     t->own = vocabulary_open();
     for (int byte = 0; byte < 256; byte++)
         (void)vocabulary_add(t->own, byte, &(char){(char)byte}, 1, VOCABULARY_INDEXED);
@@ -77,14 +80,16 @@ static status bytes_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids 
 
 /* --- SentencePiece ------------------------------------------------------------------------------------------------ */
 
-static status model_open(tokenizer *t, const char *name)
+static status model_open(tokenizer *t, const json_t *config, const char *name)
 {
+    (void)config;
     TRY(sentencepiece_model_open(&t->model, t->source.bytes, t->source.length, name));
     TRY(sentencepiece_open(&t->processor, t->source.bytes, t->source.length, name));
     t->pieces = pieces_open(t->model);
     t->vocabulary = t->model->pieces;
     const sentencepiece_ids ids = sentencepiece_reserved(t->processor);
     t->ids = (tokenizer_ids){ids.bos, ids.eos, ids.pad, ids.unknown, ids.eos};
+    buffer_ids_append(&t->before, &t->ids.bos, t->ids.bos >= 0);
     return STATUS_OK;
 }
 
@@ -116,8 +121,7 @@ static int64_t part_end(const tokenizer *t, const char *text, int64_t length)
 static status model_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
                            int flags)
 {
-    if ((flags & TOKENIZER_FRAME) && t->ids.bos >= 0)
-        buffer_ids_append(out, &t->ids.bos, 1);
+    (void)flags;
     while (length > 0) {
         int64_t end = part_end(t, text, length);
         if (end >= INT32_MAX - 1)
@@ -141,7 +145,7 @@ static const char *const end_names[] = {
     "<|endoftext|>", "<|end_of_text|>", "<|endofdocument|>", "<|end_of_document|>", "<eod>", "</s>",
     "<eos>",         "<|eos|>"};
 
-static int32_t configured_id(const tokenizer *t, json_t *config, const char *key)
+static int32_t configured_id(const tokenizer *t, const json_t *config, const char *key)
 {
     json_t *value = json_object_get(config, key);
     if (json_is_object(value)) /* {"content": "<s>", "lstrip": ...} */
@@ -149,18 +153,10 @@ static int32_t configured_id(const tokenizer *t, json_t *config, const char *key
     return json_is_string(value) ? tokenizer_find(t, json_string_value(value), (int64_t)json_string_length(value)) : -1;
 }
 
-static status merging_open(tokenizer *t, const char *name)
+static status merging_open(tokenizer *t, const json_t *config, const char *name)
 {
     TRY(bpe_json_open(&t->bpe, t->source.bytes, (size_t)t->source.length, name));
     t->vocabulary = t->bpe->vocabulary;
-    json_auto_t *config = NULL;
-    if (t->config.length) {
-        json_error_t error;
-        config = json_loadb(t->config.bytes, (size_t)t->config.length, 0, &error);
-        if (!config)
-            return status_fail(STATUS_FAILED, "tokenizer_config.json beside %s:%d:%d: %s", name, error.line,
-                               error.column, error.text);
-    }
     t->ids.bos = configured_id(t, config, "bos_token");
     t->ids.eos = configured_id(t, config, "eos_token");
     t->ids.pad = configured_id(t, config, "pad_token");
@@ -174,6 +170,8 @@ static status merging_open(tokenizer *t, const char *name)
         t->ids.eos = t->ids.end_of_document;
     if (t->ids.bos < 0 && t->bpe->before.count == 1)
         t->ids.bos = t->bpe->before.ids[0];
+    buffer_ids_append(&t->before, t->bpe->before.ids, t->bpe->before.count);
+    buffer_ids_append(&t->after, t->bpe->after.ids, t->bpe->after.count);
     return STATUS_OK;
 }
 
@@ -185,13 +183,7 @@ static void merging_close(tokenizer *t)
 static status merging_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text,
                              int64_t length, int flags)
 {
-    const bpe *b = t->bpe;
-    if (flags & TOKENIZER_FRAME)
-        buffer_ids_append(out, b->before.ids, b->before.count);
-    TRY(bpe_encode(b, s->bpe, out, text, length, t->splits_special || flags & TOKENIZER_PLAIN));
-    if (flags & TOKENIZER_FRAME)
-        buffer_ids_append(out, b->after.ids, b->after.count);
-    return STATUS_OK;
+    return bpe_encode(t->bpe, s->bpe, out, text, length, t->splits_special || flags & TOKENIZER_PLAIN);
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
@@ -229,6 +221,21 @@ static tokenizer *make_tokenizer(const kind *k)
     return t;
 }
 
+/* Takes the beginning of a text from the configuration: files of these kinds do not say it, and an export must. */
+static void follow_config(tokenizer *t, const json_t *config)
+{
+    const json_t *add = json_object_get(config, "add_bos_token");
+    int32_t bos = json_is_true(add) ? configured_id(t, config, "bos_token") : -1;
+    if (t->kind == &kinds[MERGING])
+        return;
+    buffer_free(&t->config); /* names of tokens and classes that the file has itself */
+    if (json_is_boolean(add) && (bos >= 0 || json_is_false(add))) {
+        t->before.count = 0;
+        t->ids.bos = bos;
+        buffer_ids_append(&t->before, &bos, bos >= 0);
+    }
+}
+
 status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name)
 {
     AUTO(tokenizer) *t = make_tokenizer(NULL);
@@ -237,7 +244,14 @@ status tokenizer_open(tokenizer **out, const tokenizer_source *source, const cha
     t->kind = kind_of(&t->source);
     if (!t->kind)
         return status_fail(STATUS_FAILED, "%s: neither a SentencePiece model nor a tokenizer.json", name);
-    TRY(t->kind->open(t, name));
+    json_error_t error;
+    json_auto_t *config =
+        t->config.length ? json_loadb(t->config.bytes, (size_t)t->config.length, 0, &error) : json_object();
+    if (!config)
+        return status_fail(STATUS_FAILED, "tokenizer_config.json beside %s:%d:%d: %s", name, error.line, error.column,
+                           error.text);
+    TRY(t->kind->open(t, config, name));
+    follow_config(t, config);
     *out = TAKE(t);
     return STATUS_OK;
 }
@@ -246,7 +260,7 @@ tokenizer *tokenizer_open_bytes(void)
 {
     tokenizer *t = make_tokenizer(&kinds[BYTES]);
     buffer_append(&t->source, bytes_file, sizeof bytes_file - 1);
-    MUST(t->kind->open(t, "bytes") == STATUS_OK, "the byte tokenizer does not open");
+    MUST(t->kind->open(t, NULL, "bytes") == STATUS_OK, "the byte tokenizer does not open");
     return t;
 }
 
@@ -258,6 +272,8 @@ void tokenizer_close(tokenizer *t)
         t->kind->close(t);
     buffer_free(&t->source);
     buffer_free(&t->config);
+    buffer_ids_free(&t->before);
+    buffer_ids_free(&t->after);
     free(t);
 }
 
@@ -269,6 +285,45 @@ tokenizer_source tokenizer_made_from(const tokenizer *t)
 const char *tokenizer_suffix(const tokenizer *t)
 {
     return t->kind->suffix;
+}
+
+/* --- the beginning of a text -------------------------------------------------------------------------------------- */
+
+const char *const tokenizer_begin_words[] = {"unknown", "nothing", "end", "token", "tokenizer", NULL};
+
+bool tokenizer_begin_find(tokenizer_begin *out, const char *word)
+{
+    for (int i = TOKENIZER_BEGIN_NOTHING; word && i < TOKENIZER_BEGINS; i++)
+        if (strcmp(word, tokenizer_begin_words[i]) == 0) {
+            *out = (tokenizer_begin)i;
+            return true;
+        }
+    return false;
+}
+
+void tokenizer_begin_with(tokenizer *t, tokenizer_begin begin)
+{
+    t->begin = begin;
+    if (begin == TOKENIZER_BEGIN_UNKNOWN || begin == TOKENIZER_BEGIN_OWN)
+        return;
+    int32_t bos = begin == TOKENIZER_BEGIN_NOTHING ? -1
+                  : begin == TOKENIZER_BEGIN_END   ? t->ids.end_of_document
+                                                   : t->ids.bos;
+    const buffer_ids own = t->before;
+    t->reframed = t->after.count || own.count != (bos >= 0) || (own.count && own.ids[0] != bos);
+    t->before.count = t->after.count = 0;
+    buffer_ids_append(&t->before, &bos, bos >= 0);
+    t->ids.bos = bos;
+}
+
+tokenizer_begin tokenizer_begins_with(const tokenizer *t)
+{
+    return t->begin;
+}
+
+bool tokenizer_is_reframed(const tokenizer *t)
+{
+    return t->reframed;
 }
 
 /* --- encode and decode -------------------------------------------------------------------------------------------- */
@@ -308,7 +363,12 @@ status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *ou
         text = s->repaired.bytes;
         length = s->repaired.length;
     }
-    return t->kind->encode(t, s, out, text, length, flags);
+    if (flags & TOKENIZER_FRAME)
+        buffer_ids_append(out, t->before.ids, t->before.count);
+    TRY(t->kind->encode(t, s, out, text, length, flags));
+    if (flags & TOKENIZER_FRAME)
+        buffer_ids_append(out, t->after.ids, t->after.count);
+    return STATUS_OK;
 }
 
 /* Returns the bytes that an id appends. A SentencePiece model puts a space in front of a text (or removes the existing
@@ -406,7 +466,7 @@ int32_t tokenizer_vocab_size(const tokenizer *t)
 int32_t tokenizer_data_size(const tokenizer *t)
 {
     int32_t id = vocabulary_size(t->vocabulary) - 1;
-    while (id >= 0 && id != t->ids.end_of_document &&
+    while (id >= 0 && id != t->ids.end_of_document && !(t->begin == TOKENIZER_BEGIN_TOKEN && id == t->ids.bos) &&
            (tokenizer_is_special(t, id) || !vocabulary_flags(t->vocabulary, id)))
         id--;
     return id + 1;

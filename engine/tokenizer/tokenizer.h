@@ -17,8 +17,8 @@
 typedef struct tokenizer tokenizer;
 typedef struct tokenizer_scratch tokenizer_scratch;
 
-/* The contents of a tokenizer's file and of the tokenizer_config.json beside it, which names bos, eos and pad of a
- * tokenizer.json; lengths 0: there is none. */
+/* The contents of a tokenizer's file and of the tokenizer_config.json beside it; lengths 0: there is none. The
+ * configuration names bos, eos and pad of a tokenizer.json, and of others the beginning of a text (add_bos_token). */
 typedef struct tokenizer_source {
     const char *file;
     int64_t length;
@@ -43,9 +43,31 @@ void tokenizer_scratch_close(tokenizer_scratch *s);
 AUTO_CLOSES(tokenizer_scratch, tokenizer_scratch_close)
 int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s); /* malformed texts so far */
 
+/* The token before a document's first one in training, with which a prompt begins. A data set records the one that
+ * tokenize wrote (tokenizer_files_begin), a checkpoint the one that its training saw: documents lie end to end, so that
+ * by default the end of one begins the next. data.document_mask hides the document before and its end, but no begin
+ * token. */
+typedef enum tokenizer_begin {
+    TOKENIZER_BEGIN_UNKNOWN, /* not recorded: as the tokenizer's own files frame a text */
+    TOKENIZER_BEGIN_NOTHING,
+    TOKENIZER_BEGIN_END,   /* end_of_document */
+    TOKENIZER_BEGIN_TOKEN, /* bos, which tokenize --begin writes */
+    TOKENIZER_BEGIN_OWN,   /* known to be as the tokenizer's own files say: a Hugging Face model's */
+    TOKENIZER_BEGINS
+} tokenizer_begin;
+extern const char *const tokenizer_begin_words[]; /* by tokenizer_begin, in files and options; NULL ends */
+/* Finds a word of them but "unknown"; NULL and others give false. */
+bool tokenizer_begin_find(tokenizer_begin *out, const char *word);
+
+/* Makes that token the frame of TOKENIZER_FRAME and bos; UNKNOWN and OWN change nothing. Called once. */
+void tokenizer_begin_with(tokenizer *t, tokenizer_begin begin);
+tokenizer_begin tokenizer_begins_with(const tokenizer *t);
+/* True if that is another frame than its own files put around a text. */
+bool tokenizer_is_reframed(const tokenizer *t);
+
 enum {
     TOKENIZER_PLAIN = 1, /* names such as "<|endoftext|>" in the text stay text; else they become their ids */
-    TOKENIZER_FRAME = 2, /* puts the model's frame around a text (bos; the post-processor's template) */
+    TOKENIZER_FRAME = 2, /* puts the frame around a text: its beginning, or the post-processor's template */
 };
 
 /* Appends the ids of a text. */

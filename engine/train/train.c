@@ -12,6 +12,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/host/incident_log.h"
+#include "engine/state/rank/state.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/report.h"
 #include "engine/train/report/training_report.h"
@@ -293,6 +294,22 @@ static void play_program(training *t)
     bucket_after(&t->at.bucket, needed);
 }
 
+/* Hashes the weights of all ranks, if this step's line tells of them (run.hash_every). */
+static void hash_weights(training *t)
+{
+    *t->now.hash = 0;
+    if (!is_due(t->config->run.hash_every, t->at.step))
+        return;
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "hashing the weights");
+    AUTO_FREE uint64_t *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
+    uint64_t sum = state_hash(&t->compiled, t->executor);
+    comm_all_gather_bytes(comm_world(t->world), all, &sum, sizeof sum);
+    sum = 0;
+    for (int i = 0; i < comm_ranks(t->world); i++)
+        sum += all[i];
+    snprintf(t->now.hash, sizeof t->now.hash, "%016llx", (unsigned long long)sum);
+}
+
 /* Makes one optimizer step; *undone: it and earlier ones back to a checkpoint have been undone. */
 static status play_step(training *t, bool *undone)
 {
@@ -338,6 +355,8 @@ static status play_step(training *t, bool *undone)
         t->counts.first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
     else
         t->counts.trained_seconds += seconds;
+    training_watch_first(t, rate, skipped);
+    hash_weights(t);
     training_report_step(t, &(training_figures){mean, (double)control[CONTROL_NORM], rate, seconds,
                                                 training_saves_stall(t),
                                                 skipped ? TRAINING_NOT_FINITE : TRAINING_UPDATED});

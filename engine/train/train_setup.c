@@ -25,9 +25,11 @@
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
+#include "memory/bits.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "engine/system/reading.h"
+#include "parallel/comm/agree.h"
 
 enum { NAMED_LEFT_OUT = 4 }; /* samples reported one by one */
 
@@ -68,6 +70,11 @@ static status check_sources(const config_sources *sources, const char *key, int6
         AUTO(tokenizer) *t = NULL;
         if (rank == 0 && tokenizer_files_is_beside(prefix))
             TRY(tokenizer_files_open_beside(&t, prefix));
+        tokenizer_begin begin = TOKENIZER_BEGIN_UNKNOWN;
+        if (t)
+            TRY(tokenizer_files_begin(&begin, prefix));
+        if (t)
+            tokenizer_begin_with(t, begin);
         int64_t ids = t ? tokenizer_data_size(t) : 0;
         if (ids > vocabulary)
             return status_fail(
@@ -118,12 +125,36 @@ static status open_data(training *t)
     return STATUS_OK;
 }
 
+/* Finds the beginning of documents in training. Where data sets differ, the larger weight decides, or of equals the
+ * first; unknown ones do not count. */
+static status find_begin(training *t)
+{
+    const config *c = t->config;
+    double weight[TOKENIZER_BEGINS] = {0}, sum = 0;
+    tokenizer_begin most = TOKENIZER_BEGIN_UNKNOWN, each;
+    for (int i = 0; i < c->data.train.count; i++) {
+        TRY(tokenizer_files_begin(&each, c->data.train.item[i].path));
+        weight[each] += c->data.train.item[i].weight;
+        sum += each ? c->data.train.item[i].weight : 0;
+        if (each && weight[each] > weight[most])
+            most = each;
+    }
+    if (weight[most] < sum)
+        log_warn("data.train: its data sets differ in what begins a document: prompts to this model will begin with "
+                 "\"%s\", as documents of most of the weight do (phalanx help data)",
+                 tokenizer_begin_words[most]);
+    /* A mask hides the end of the document before. */
+    t->data.begin = most == TOKENIZER_BEGIN_END && c->data.document_mask ? TOKENIZER_BEGIN_NOTHING : most;
+    return STATUS_OK;
+}
+
 /* Opens the tokenizer that made the data: named by the configuration, or stored beside the data; it may be absent. */
 static status open_tokenizer(training *t)
 {
     const config *c = t->config;
     if (comm_rank(t->world) > 0)
         return STATUS_OK;
+    TRY(find_begin(t));
     if (c->data.tokenizer) {
         status s = tokenizer_files_open(&t->data.tokenizer, c->data.tokenizer);
         return s == STATUS_OK ? s : status_context(s, "data.tokenizer");
@@ -179,6 +210,79 @@ static status open_rank(training *t, const devices_row *row)
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "waiting for all ranks to be set up");
     /* Opening is collective: a rank that failed before keeps the others from it. */
     return STATUS_OK;
+}
+
+/* ---- facts that ranks share, compared again once the model's sizes and the data are known ---- */
+
+static void write_sets(FILE *out, const char *key, const config_sources *sources, const samples *s)
+{
+    for (int i = 0; s && i < sources->count; i++) {
+        indexed_identity x;
+        char name[64];
+        samples_identify(&x, s, i);
+        snprintf(name, sizeof name, "%s[%d]", key, i);
+        agree_fact(out, name, "%lld tokens of weight %g, .bin of %lld bytes (sum %llx), .idx of %lld (sum %llx)",
+                   (long long)x.tokens, sources->item[i].weight, (long long)x.bin_bytes,
+                   (unsigned long long)x.bin_crc32c, (long long)x.idx_bytes, (unsigned long long)x.idx_crc32c);
+    }
+}
+
+/* Each rank finds the schedule from prices, which may be a file of its own. */
+static void write_schedule(FILE *out, const schedule *s)
+{
+    bits sum = {0};
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int i = 0; i < s->counts[stage]; i++) {
+            const action *a = &s->actions[stage][i];
+            bits_add(&sum, (const int32_t[]){a->kind, a->chunk, a->microbatch}, 3 * sizeof(int32_t));
+        }
+    agree_fact(out, "the schedule of parallel.schedule_for", "sum %016llx", (unsigned long long)bits_end(&sum));
+}
+
+static void write_same(FILE *out, const training *t)
+{
+    const config *c = t->config;
+    config_write_shared(out, c);
+    if (t->compiled.found)
+        write_schedule(out, t->compiled.found);
+    write_sets(out, "data.train", &c->data.train, t->data.train);
+    write_sets(out, "data.validation", &c->data.validation, t->data.validation);
+}
+
+static void write_alike(FILE *out, const training *t)
+{
+    const devices_row *row = t->device->row(comm_local_rank(t->world));
+    agree_fact(out, "the device", "%s", row ? row->gpu : "unknown");
+    if (t->device == &device_cpu) { /* bits depend on these as well */
+        char code[128];
+        cpu_backend.words(code, sizeof code);
+        agree_fact(out, "train.threads", "%d", t->compiled.options.threads);
+        agree_fact(out, "the code", "%s", code);
+    }
+}
+
+/* Joins the ranks' statuses, and fails on all of them if they would not train the same model on the same data. */
+static status check_alike(const training *t, status mine)
+{
+    AUTO_FREE char *same = mine == STATUS_OK ? MUST_PRINT(out, write_same(out, t)) : must_strdup(""),
+                   *alike = mine == STATUS_OK ? MUST_PRINT(out, write_alike(out, t)) : NULL;
+    return agree_all(comm_world(t->world), mine, same, alike);
+}
+
+/* Warns if a host's ranks are not neighbours: layouts and prices take consecutive ranks for a host's. */
+static void check_hosts(const training *t)
+{
+    int ranks = comm_ranks(t->world);
+    for (int i = 0; i < ranks; i++)
+        for (int k = i + 2; k < ranks; k++)
+            if (!strcmp(t->hosts[i], t->hosts[k]) && strcmp(t->hosts[i], t->hosts[k - 1]) != 0) {
+                if (comm_rank(t->world) == 0)
+                    log_warn("ranks %d and %d are on host %s, rank %d between them is on %s: ranks that share a layer "
+                             "(parallel.tensor) are meant to be neighbours on a host; start ranks host by host (mpirun "
+                             "--map-by slot, srun --distribution=block)",
+                             i, k, t->hosts[i], k - 1, t->hosts[k - 1]);
+                return;
+            }
 }
 
 /* Returns the checkpoint that the run begins from, which the caller frees; NULL: none. The one that checkpoint.resume
@@ -406,7 +510,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     int number = devices_number(t->device->row(comm_local_rank(world)));
     comm_broadcast_bytes(all, &number, sizeof number, 0);
     const devices_row *row = devices_numbered(number);
-    TRY(comm_all_status(all, open_rank(t, row)));
+    TRY(check_alike(t, open_rank(t, row)));
     bool early = c->checkpoint.mirror || object_is_url(c->checkpoint.resume); /* a checkpoint brings its table */
     if (early)
         TRY(open_folder(t));
@@ -436,6 +540,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
     snprintf(host, sizeof host, "%s", watchdog_host(w));
     comm_all_gather_bytes(all, t->hosts, host, sizeof host);
+    check_hosts(t);
     if (comm_ranks(world) > 1 && c->run.slow_ratio > 0) { /* finds the rank and host that compute slowly */
         t->guards.pace = pace_open(&t->compiled, t->executor, world);
         t->guards.judge = comm_rank(world) == 0 ? pace_judge_open(comm_ranks(world)) : NULL;
@@ -445,6 +550,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
 
 void training_close(training *t)
 {
+    training_first_close(t);
     verify_close(t->guards.verify);
     free(t->guards.pairs);
     pace_close(t->guards.pace);

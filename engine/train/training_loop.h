@@ -17,6 +17,12 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
 /* Judges the pace of the previous step on all ranks. */
 void training_judge_pace(training *t, const pace_figures *shares, int64_t stride);
 
+/* train_first.c */
+/* Notes weights after the second update of fresh optimizer states, and after the third warns of those that nothing
+ * trains; `rate`: the update's learning rate. Collective in these two steps. */
+void training_watch_first(training *t, double rate, bool skipped);
+void training_first_close(training *t);
+
 /* train_verify.c */
 status training_open_verify(training *t);
 /* Verifies the state after this step on all ranks. *undone: it was wrong, and the run went back to a verified step.

@@ -64,12 +64,17 @@ static void read_counts(int *counts, const double *best, const partition_problem
 
 status partition_automatic(int *counts, const partition_costs *costs, int layers, int chunks)
 {
-    if (chunks < 1 || layers < chunks)
+    if (chunks < 1 || layers < 1 || layers < chunks - 2)
         return status_fail(
             STATUS_USAGE,
-            "%d layers cannot be divided over %d pipeline chunks (stages x virtual stages): each needs at "
-            "least one layer",
+            "%d layers cannot be divided over %d pipeline chunks (stages x virtual stages): each but the first and the "
+            "last needs at least one layer",
             layers, chunks);
+    if (layers < chunks) { /* one layer each; none on the last, which has the head, then none on the first */
+        for (int c = 0; c < chunks; c++)
+            counts[c] = c < chunks - 1 && (c > 0 || layers == chunks - 1);
+        return STATUS_OK;
+    }
     partition_problem p = {.costs = costs, .layers = layers, .chunks = chunks};
     p.before = must_alloc(sizeof *p.before * (layers + 1));
     p.before[0] = 0;
@@ -94,10 +99,11 @@ status partition_given(int *counts, const int *given, int entries, int layers, i
                            entries, chunks, stages, chunks_per_stage);
     long sum = 0;
     for (int c = 0; c < chunks; c++) {
-        if (given[c] < 1)
+        if (given[c] < (c > 0 && c < chunks - 1))
             return status_fail(STATUS_USAGE,
-                               "parallel.layers_per_stage: entry %d is %d: each chunk needs at least one layer", c + 1,
-                               given[c]);
+                               "parallel.layers_per_stage: entry %d is %d: each chunk but the first and the last needs "
+                               "at least one layer",
+                               c + 1, given[c]);
         sum += given[c];
     }
     if (sum != layers)

@@ -5,7 +5,8 @@
 
 Runs of several layouts export while they train; transformers loads each folder without a warning, and finds the loss that
 phalanx's eval finds of the checkpoint of that step, with the tokenizer that the folder holds. A run that is killed with SIGKILL
-again and again leaves no export that is half there, and the start that comes to the end has them all.
+again and again leaves no export that is half there, and the start that comes to the end has them all. lm-eval-harness scores the last
+export and continues text with it, and TRL trains it on.
 """
 import logging
 import os
@@ -107,6 +108,23 @@ def killed(top):
         loss_of(f"{folder}/exports/{name}", open(f"{top}/held.txt").read())
 
 
+def others(top):
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+    folder, text = f"{top}/one/exports/latest", open(f"{top}/held.txt").read()
+    lm = HFLM(pretrained=folder, device="cpu", batch_size=1)
+    scores = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0)])
+    told = lm.generate_until([Instance("generate_until", {}, ("The", {"until": ["#"], "max_gen_toks": 8}), 0)])
+    assert -1e5 < scores[0] < 0 and isinstance(told[0], str), (scores, told)
+    rows = Dataset.from_list([{"text": t} for t in text.split("\n\n")])
+    words = {"output_dir": f"{top}/sft", "max_steps": 3, "max_length": SEQUENCE, "report_to": [], "use_cpu": True, "bf16": False}
+    trainer = SFTTrainer(model=folder, train_dataset=rows, args=SFTConfig(**words))
+    assert 0 < trainer.train().training_loss < 10
+    print("ok others: lm-eval-harness, TRL")
+
+
 def main():
     random.seed(1)
     logging.getLogger("transformers").addHandler(Warnings())
@@ -127,6 +145,7 @@ def main():
                             "checkpoint": {"every": 4, "export": {"every": 3}},
                             "evaluate": {"every": 3, "batches": 1}, "run": {"tensorboard": False}}, file)
         layouts(top)
+        others(top)
         killed(top)
         print("ok")
     finally:

@@ -56,10 +56,10 @@ static const layouts_row rows[] = {
     {"gpt2",       1, 1, 2, 1, 1, INTERLEAVED, 3, 1, "", 0},
     {"gpt2",       1, 1, 4, 1, 2, ZERO_BUBBLE, 0, 1, "", 0},
     {"llama",      1, 1, 4, 1, 1, GPIPE,       0, 1, "", 0},
-    {"llama",      1, 1, 4, 1, 2, ONE_F_ONE_B, 0, 1, UNEVEN("1,3,3,1"), 0},
+    {"llama",      1, 1, 4, 1, 2, ONE_F_ONE_B, 0, 1, UNEVEN("0,4,4,0"), 0},
     {"llama",      1, 1, 4, 1, 2, INTERLEAVED, 2, 1, "", 0},
     {"llama",      1, 1, 4, 1, 1, INTERLEAVED, 2, 1, SELECTIVE, 0},
-    {"llama",      1, 1, 3, 1, 2, ZERO_BUBBLE, 0, 1, UNEVEN("4,2,2"), 0},
+    {"llama",      1, 1, 3, 1, 2, ZERO_BUBBLE, 0, 1, UNEVEN("4,4,0"), 0},
     {"tied",       1, 1, 2, 1, 4, ONE_F_ONE_B, 0, 1, FULL, 0},
     {"tied",       1, 1, 3, 1, 2, INTERLEAVED, 2, 1, "", 0},
     {"tied",       1, 1, 4, 1, 4, ONE_F_ONE_B, 0, 1, "", 0},
@@ -429,7 +429,7 @@ static const layouts_row rows[] = {
     {"mtp",        1, 2, 1, 1, 2, 0,           0, 1, SELECTIVE, 0},
     {"mtp",        1, 2, 1, 1, 2, 0,           0, 1, BALANCED, 0},
     {"mtp",        1, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0},
-    {"mtp",        1, 1, 3, 1, 2, ONE_F_ONE_B, 0, 1, UNEVEN("1,3,1") " " FULL, 0},
+    {"mtp",        1, 1, 3, 1, 2, ONE_F_ONE_B, 0, 1, UNEVEN("0,4,1") " " FULL, 0},
     {"mtp",        1, 1, 2, 1, 2, ZB_V,        2, 1, SELECTIVE, 0},
     {"mtp",        1, 1, 2, 1, 1, ZERO_BUBBLE, 0, 1, "", 0},
     {"mtp",        1, 1, 1, 2, 2, 0,           0, 3, EACH, 0},
@@ -548,7 +548,7 @@ char *layouts_yaml(const layouts_model *model, const char *data)
         "optimizer: {lr: 3e-3, schedule: constant, epsilon: 1e-4}\n"
         "checkpoint: {every: 0, resume: never}\n"
         "evaluate: {every: 0}\n"
-        "run: {tensorboard: false, hang_seconds: 60}\n",
+        "run: {tensorboard: false, hang_seconds: 60, hash_every: 1}\n",
         model->keys, LAYOUTS_VOCABULARY, LAYOUTS_SEQUENCE, data, LAYOUTS_STEPS, LAYOUTS_SEQUENCE, LAYOUTS_BATCH);
 }
 

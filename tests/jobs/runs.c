@@ -77,6 +77,9 @@ static double real(const json_t *line, const char *key)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
+static const char *const BESIDE[RUNS_BESIDE] = {"mtp_loss", "router_loss", "router_z_loss"};
+static const char *const LOADS[RUNS_LOADS] = {"expert_load_max", "dead_experts", "expert_entropy"};
+
 runs_metrics runs_read_metrics(const char *folder)
 {
     runs_metrics m = {0};
@@ -98,9 +101,14 @@ runs_metrics runs_read_metrics(const char *folder)
         } else if (json_object_get(line, "loss")) {
             m.step[m.count].step = step;
             m.step[m.count].loss = real(line, "loss");
-            m.step[m.count].mtp_loss = real(line, "mtp_loss");
+            for (int k = 0; k < RUNS_BESIDE; k++)
+                m.step[m.count].beside[k] = real(line, BESIDE[k]);
+            for (int k = 0; k < RUNS_LOADS; k++)
+                m.step[m.count].loads[k] = real(line, LOADS[k]);
             m.step[m.count].norm = real(line, "grad_norm");
             m.step[m.count].lr = real(line, "lr");
+            const char *hash = json_string_value(json_object_get(line, "weights_hash"));
+            snprintf(m.step[m.count].hash, sizeof m.step->hash, "%s", hash ? hash : "");
             m.step[m.count++].skipped = json_is_true(json_object_get(line, "skipped"));
         }
         json_decref(line);
@@ -119,13 +127,21 @@ static double larger(double worst, double a, double b)
     return error <= worst ? worst : isfinite(error) ? error : INFINITY;
 }
 
+/* The same of a list of numbers, where both have none passing for equal. */
+static double largest(double worst, const double *a, const double *b, int count)
+{
+    for (int k = 0; k < count; k++)
+        if (a[k] != b[k] && !(isnan(a[k]) && isnan(b[k])))
+            worst = larger(worst, a[k], b[k]);
+    return worst;
+}
+
 double runs_loss_error(const runs_metrics *a, const runs_metrics *b)
 {
     double worst = a->count == b->count && a->count > 0 ? 0 : INFINITY;
     for (int i = 0; i < a->count && i < b->count; i++) {
         worst = a->step[i].step == b->step[i].step ? larger(worst, a->step[i].loss, b->step[i].loss) : INFINITY;
-        if (!isnan(a->step[i].mtp_loss) || !isnan(b->step[i].mtp_loss))
-            worst = larger(worst, a->step[i].mtp_loss, b->step[i].mtp_loss);
+        worst = largest(worst, a->step[i].beside, b->step[i].beside, RUNS_BESIDE);
     }
     return worst;
 }
@@ -138,13 +154,21 @@ double runs_norm_error(const runs_metrics *a, const runs_metrics *b)
     return worst;
 }
 
+double runs_loads_error(const runs_metrics *a, const runs_metrics *b)
+{
+    double worst = a->count == b->count && a->count > 0 ? 0 : INFINITY;
+    for (int i = 0; i < a->count && i < b->count; i++)
+        worst = largest(worst, a->step[i].loads, b->step[i].loads, RUNS_LOADS);
+    return worst;
+}
+
 bool runs_same_metrics(const runs_metrics *a, const runs_metrics *b)
 {
     bool same = a->count > 0 && a->count == b->count && a->evaluations == b->evaluations;
     for (int i = 0; i < a->count && same; i++)
         same = a->step[i].step == b->step[i].step && a->step[i].loss == b->step[i].loss &&
                a->step[i].lr == b->step[i].lr && a->step[i].norm == b->step[i].norm &&
-               a->step[i].skipped == b->step[i].skipped;
+               a->step[i].skipped == b->step[i].skipped && !strcmp(a->step[i].hash, b->step[i].hash);
     for (int i = 0; i < a->evaluations && same; i++)
         same = a->evaluation[i].step == b->evaluation[i].step && a->evaluation[i].loss == b->evaluation[i].loss;
     return same;
@@ -273,6 +297,35 @@ int runs_compare_section(char *difference, int bytes, const char *run, const cha
     checkpoint_close(a);
     checkpoint_close(b);
     return equal;
+}
+
+double runs_weights_error(char *name, int bytes, const char *run, const char *other)
+{
+    checkpoint *a = NULL, *b = NULL;
+    const bool open = checkpoint_open(&a, run) == STATUS_OK && checkpoint_open(&b, other) == STATUS_OK;
+    double worst = open && checkpoint_tensors(a) == checkpoint_tensors(b) ? 0 : INFINITY;
+    int compared = 0;
+    for (int i = 0; open && i < checkpoint_tensors(b); i++) {
+        const manifest_tensor *t = checkpoint_at(b, i), *mine = checkpoint_find(a, t->section, t->name);
+        if (strcmp(t->section, "model") != 0 || t->type != DTYPE_FP32 || strstr(t->name, "k_proj.bias"))
+            continue; /* scores' softmax does not see a key's bias, which is moved by rounding */
+        int64_t size;
+        AUTO_FREE float *want = read_whole(b, t, &size), *got = mine ? read_whole(a, mine, &size) : NULL;
+        double all = 0, difference = 0;
+        for (int64_t k = 0; got && k < size / 4; k++) {
+            all += (double)want[k] * want[k];
+            difference += ((double)got[k] - want[k]) * ((double)got[k] - want[k]);
+        }
+        const double error = got ? sqrt(difference / fmax(all, 1e-30)) : INFINITY;
+        compared++;
+        if (error <= worst)
+            continue;
+        worst = isfinite(error) ? error : INFINITY;
+        snprintf(name, (size_t)bytes, "%s", t->name);
+    }
+    checkpoint_close(a);
+    checkpoint_close(b);
+    return compared > 0 ? worst : INFINITY;
 }
 
 int runs_compare_biases(char *difference, int bytes, const char *run, const char *other)

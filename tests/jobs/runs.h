@@ -20,15 +20,17 @@ void runs_write_text(const char *path, const char *text);
  * `train`: the section's other keys; `more`: other sections. */
 void runs_write_small(const char *top, int64_t tokens, int steps, const char *train, const char *more);
 
-enum { RUNS_MOST_STEPS = 4096 };
+enum { RUNS_MOST_STEPS = 4096, RUNS_BESIDE = 3, RUNS_LOADS = 3 };
 
 typedef struct runs_metrics {
     int count;
     struct {
         int64_t step;
         double loss, norm, lr;
-        double mtp_loss; /* NAN: there is none */
+        double beside[RUNS_BESIDE]; /* losses of the MTP block and of routers; NAN: there is none */
+        double loads[RUNS_LOADS];   /* how tokens fell on experts: the largest load, the dead, the entropy */
         bool skipped;
+        char hash[17]; /* of the weights; "": none */
     } step[RUNS_MOST_STEPS];
     int events; /* spikes, and steps undone */
     int evaluations;
@@ -40,11 +42,13 @@ typedef struct runs_metrics {
 
 /* metrics.jsonl of a run's folder; a missing file has no steps. */
 runs_metrics runs_read_metrics(const char *folder);
-/* Largest |a - b| / |b| over the steps, of the loss and, where there is one, of the mtp loss; infinite if they do not
- * have the same steps, or where something is not finite. */
+/* Largest |a - b| / |b| over the steps, of the loss and of the losses beside it that either has; infinite if they do
+ * not have the same steps, or where something is not finite. */
 double runs_loss_error(const runs_metrics *a, const runs_metrics *b);
 double runs_norm_error(const runs_metrics *a, const runs_metrics *b);
-/* Same steps, losses, norms, rates and evaluations, to the last bit that the files hold. */
+/* The same of the loads of experts. */
+double runs_loads_error(const runs_metrics *a, const runs_metrics *b);
+/* Same steps, losses, norms, rates, hashes of weights and evaluations, to the last bit that the files hold. */
 bool runs_same_metrics(const runs_metrics *a, const runs_metrics *b);
 
 /* How far the gradients dumped in `folder` (gradients.safetensors) are from those in `from`. */
@@ -62,6 +66,9 @@ runs_gradients runs_compare_gradients(const char *folder, const char *from);
 int runs_compare_checkpoints(char *difference, int bytes, const char *run, const char *other);
 /* The same for the biases of experts alone. */
 int runs_compare_biases(char *difference, int bytes, const char *run, const char *other);
+/* The largest |a - b| / |b|, L2, of a tensor of the weights in the latest checkpoints, and its name; infinite if they
+ * do not hold the same ones. */
+double runs_weights_error(char *name, int bytes, const char *run, const char *other);
 /* The same for the tensors of one section. */
 int runs_compare_section(char *difference, int bytes, const char *run, const char *other, const char *section);
 

@@ -116,24 +116,56 @@ TEST(an_export_that_fails_does_not_end_the_run)
     launch_result r = runs_train(120, 1, all);
     assert_int_equal(r.status, STATUS_OK);
     assert_non_null(strstr(r.err, "step-00000008 is not exported: cannot make folder"));
+    assert_non_null(strstr(r.err, "; the run's next start tries again"));
     launch_free(&r);
 }
 
-/* They stay where they are, and that is said; a server, which makes none, refuses the key. */
-TEST(who_does_not_export_says_so)
+/* The disk is full during one export; the next save makes it, and the end the last one. */
+TEST(an_export_that_a_full_disk_refuses_is_made_later)
+{
+    static const struct {
+        const char *step, *says;
+    } rows[] = {{"3", "; the run goes on, and tries again with the next save"}, {"8", "; tries once more"}};
+    for (int i = 0; i < 2; i++) {
+        AUTO_FREE char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx");
+        launch_result r = launch_run(
+            120,
+            "env LD_PRELOAD=%s 'PHALANX_IO_FAULTS=exports/step-0000000%s.tmp* ENOSPC 1 write' %s train %s/run.yaml "
+            "run.folder=%s/full%d checkpoint.keep=0",
+            spy, rows[i].step, program, (char *)*state, (char *)*state, i);
+        if (r.status != 0 || !strstr(r.err, "is not exported: ") || !strstr(r.err, rows[i].says))
+            fail_msg("status %d: %s", r.status, r.err);
+        launch_free(&r);
+        AUTO_FREE char *name = must_format("full%d", i);
+        assert_holds(*state, name, "step-00000003 step-00000006 step-00000008");
+    }
+}
+
+/* A server, which makes none, refuses the key. */
+TEST(exports_are_mirrored)
 {
     const char *top = *state;
     s3_server *store = s3_server_start();
     char *out = runs_train_well(
              120, 1, "%s/run.yaml run.folder=%s/mirrored checkpoint.mirror=s3://" S3_SERVER_BUCKET "/x", top, top),
          *program = launch_beside("../phalanx");
-    assert_non_null(strstr(out, "exports stay in "));
-    assert_true(s3_server_count(store) > 0);
     free(out);
+    int64_t bytes;
+    AUTO_FREE char *latest = s3_server_get(store, "x/exports/latest", &bytes);
+    assert_string_equal(latest, "step-00000008\n");
+    assert_int_equal(s3_server_search(store, "x/exports/step-00000003/config.json"), 1);
     launch_result r = launch_run(60,
                                  "%s convert --from s3://" S3_SERVER_BUCKET "/x --to %s/again && diff -r -x README.md "
                                  "%s/again %s/mirrored/exports/step-00000008",
                                  program, top, top, top);
+    if (r.status)
+        fail_msg("%s%s", r.out, r.err);
+    launch_free(&r);
+    r = launch_run(60,
+                   "cd %s && XDG_CACHE_HOME=%s/kept %s inspect s3://" S3_SERVER_BUCKET
+                   "/x/exports && diff -r -x '.*' -x '*.safetensors' "
+                   "kept/phalanx/* mirrored/exports/step-00000008",
+                   top, top, program);
     if (r.status)
         fail_msg("%s%s", r.out, r.err);
     launch_free(&r);

@@ -166,6 +166,140 @@ TEST(an_unwritable_run_folder_is_refused_by_name)
     refused(top, 2, keys, 1, words);
 }
 
+/* ---- ranks that were started differently
+ * -------------------------------------------------------------------------- */
+
+/* A copy of the program with another sum of the linker, as another compiler or commit makes it. */
+static char *make_other_build(const char *top)
+{
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    char *other = workfolder_path(top, "phalanx");
+    static const char note[] = {4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0, 'G', 'N', 'U', 0}; /* sizes, type, name */
+    int64_t bytes;
+    AUTO_FREE uint8_t *text = workfolder_read(program, &bytes);
+    uint8_t *at = memmem(text, (size_t)bytes, note, sizeof note);
+    assert_non_null(at);
+    at[sizeof note] ^= 0xff;
+    workfolder_write(other, text, bytes);
+    chmod(other, 0755);
+    return other;
+}
+
+/* Folders a/ and b/, in which rank 0 and rank 1 start, hold what the ranks see at the same path: checkpoints of steps 4
+ * and 2, data that differ in a byte, and copies that do not. */
+static void make_places(const char *top)
+{
+    train(top, "");
+    launch_result r = launch_run(
+        20,
+        "cd %s && for i in a b; do mkdir $i && cp data.bin $i/same.bin && cp data.idx $i/same.idx && cp data.bin "
+        "$i/differs.bin && cp data.idx $i/differs.idx && cp -r run $i/before; done && echo step-00000002 >b/before/"
+        "checkpoints/latest && rm -r b/before/checkpoints/step-00000004 && printf xy | dd of=b/differs.bin bs=1 seek=8 "
+        "conv=notrunc",
+        top);
+    if (r.status)
+        fail_msg("%s", r.err);
+    launch_free(&r);
+}
+
+typedef struct start {
+    const char *rank[2]; /* what each rank's command has beside "phalanx" */
+    int status;
+    const char *words[4]; /* of the one line on standard error */
+} start;
+
+/* Starts two ranks, each in its place and with its words; both end, in time, with the status, after one line. */
+static void start_apart(const char *top, const start *row, const char *program, const char *other)
+{
+    AUTO_FREE char *mpirun = launch_mpirun(1), *run = must_format("%s/run.yaml run.folder=%s/apart", top, top);
+    char *command[2];
+    for (int i = 0; i < 2; i++) {
+        const char *word = row->rank[i];
+        bool builds = !strncmp(word, "BUILD ", 6), trains = !strstr(word, "--");
+        const char *equals = strchr(word, '='), *variable = *word >= 'A' && *word <= 'Z' && !builds ? word : "";
+        const char *rest = builds ? word + 6 : *variable ? equals + strcspn(equals, " ") : word;
+        command[i] = must_format("sh -c 'cd %s/%c && env %.*s %s %s %s %s; echo exit status $?'", top, i ? 'b' : 'a',
+                                 *variable ? (int)strcspn(word, " ") : 0, variable, builds ? other : program,
+                                 trains ? "train" : "", trains ? run : "", rest);
+    }
+    launch_result r = launch_run(60, "rm -rf %s/apart; exec %s --mca orte_abort_on_non_zero_status 0 %s : -np 1 %s",
+                                 top, mpirun, command[0], command[1]);
+    AUTO_FREE char *wanted = must_format("exit status %d\n", row->status);
+    const char *first = strstr(r.out, wanted);
+    bool good = !r.timed_out && r.seconds < 5 && first && strstr(first + 1, wanted);
+    good = good && runs_error_lines(r.err) == (row->words[0] != NULL) && !strstr(r.err, "fatal");
+    for (int i = 0; i < 4 && row->words[i]; i++)
+        good = good && strstr(r.err, row->words[i]);
+    if (!good)
+        fail_msg("%s: %.1f s%s, out: %s err: %s", command[1], r.seconds, r.timed_out ? " (timed out)" : "", r.out,
+                 r.err);
+    launch_free(&r);
+    free(command[0]);
+    free(command[1]);
+}
+
+TEST(ranks_that_were_started_differently_are_told)
+{
+    static const start rows[] = {
+        {{"train.steps=2", "train.steps=3"}, 2, {"train.steps is 2 on rank 0 and 3 on rank 1"}},
+        {{"parallel.tensor=2", "parallel.pipeline=2"},
+         2,
+         {"parallel.tensor is 2 on rank 0 and 1 on rank 1", "parallel.pipeline is 1 on rank 0 and 2 on rank 1"}},
+        {{"NCCL_PROTO=LL", "NCCL_PROTO=Simple"}, 2, {"NCCL_PROTO is LL on rank 0 and Simple on rank 1"}},
+        {{"data.train=differs", "data.train=differs"}, 2, {"data.train[0] is 9024 tokens", "on rank 1"}},
+        {{"", "eval --checkpoint before --data same"}, 2, {"the command is train on rank 0 and eval on rank 1"}},
+        {{"eval --checkpoint before --data same --batch 2", "eval --checkpoint before --data same"},
+         2,
+         {"--batch is 2 on rank 0 and 4 on rank 1"}},
+        {{"checkpoint.resume=before", "checkpoint.resume=before"},
+         2,
+         {"the checkpoint is the state after step 4", "on rank 0 and the state after step 2", "on rank 1"}},
+        {{"model.from=before", "model.from=before"},
+         2,
+         {"model.from is the state after step 4", "on rank 0 and the state after step 2", "on rank 1"}},
+        {{"eval --checkpoint before --data same", "eval --checkpoint before --data same"},
+         2,
+         {"--checkpoint is the state after step 4", "on rank 0 and the state after step 2", "on rank 1"}},
+        {{"generate --checkpoint before --prompt a --tokenizer bytes --tokens 5",
+          "generate --checkpoint before --prompt b --tokenizer bytes --tokens 5"},
+         2,
+         {"--prompt is a on rank 0 and b on rank 1"}},
+        /* a warning, and no more */
+        {{"train.steps=1", "BUILD train.steps=1"},
+         0,
+         {"warning: the build is ", " on rank 0 and ", " on rank 1", "compiler"}},
+        {{"train.steps=1", "train.steps=1 train.threads=2"},
+         0,
+         {"warning: train.threads is 1 on rank 0 and 2 on rank 1"}},
+        /* what may differ */
+        {{"train.steps=1 data.train=same data.cache=/tmp/one", "PHALANX_NODE=b train.steps=1 data.train=../b/same"},
+         0,
+         {NULL}},
+    };
+    const char *top = *state;
+    AUTO_FREE char *program = launch_beside("../phalanx"), *other = make_other_build(top);
+    make_places(top);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        start_apart(top, &rows[i], program, other);
+}
+
+TEST(hosts_whose_ranks_are_not_neighbours_are_told)
+{
+    AUTO_FREE char *mpirun = launch_mpirun(3), *program = launch_beside("../phalanx");
+    const char *top = *state;
+    if (geteuid() != 0)
+        skip_because("not root: no host can be named");
+    launch_result r =
+        launch_run(60,
+                   "exec %s unshare --uts sh -c 'hostname host$((OMPI_COMM_WORLD_RANK %% 2)); exec %s train "
+                   "%s/run.yaml run.folder=%s/hosts train.steps=1'",
+                   mpirun, program, top, top);
+    if (r.status || runs_error_lines(r.err) != 1 ||
+        !strstr(r.err, "ranks 0 and 2 are on host host0, rank 1 between them is on host1"))
+        fail_msg("status %d: %s", r.status, r.err);
+    launch_free(&r);
+}
+
 /* ---- checkpoints
  * -------------------------------------------------------------------------------------------------- */
 

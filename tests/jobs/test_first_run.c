@@ -199,6 +199,31 @@ TEST_WITH(what_is_too_long_to_plan_is_refused_by_key, setup, workfolder_teardown
     launch_free(&r);
 }
 
+/* What nothing trains, and what no update changes, is named after the third step; what trains is not. */
+TEST_WITH(weights_that_the_first_steps_do_not_train_are_named, setup, workfolder_teardown)
+{
+    static const char *const cases[][2] = {
+        {"optimizer.lr=1e-3", NULL},
+        {"run.first_steps=false optimizer.lr=1e-20", NULL},
+        {"optimizer.lr=1e-20", "warning: step 3: no update changes (is optimizer.lr too small for the precision of "
+                               "weights?) model.embed_tokens.weight, model.layers.0.input_layernorm.weight, "},
+        {"model.architecture=glm4_moe model.experts=4 model.mtp_layers=1 model.mtp_loss=0",
+         "warning: step 3: no gradient reaches model.layers.4.enorm.weight, model.layers.4.hnorm.weight, "
+         "model.layers.4.eh_proj.weight, "
+         "model.layers.4.input_layernorm.weight, and 10 others: nothing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        AUTO_FREE char *keys = must_format("checkpoint.resume=never train.steps=4 %s", cases[i][0]);
+        launch_result r = train(*state, keys);
+        assert_int_equal(r.status, 0);
+        if (cases[i][1])
+            has(r.err, cases[i][1]);
+        else
+            assert_null(strstr(r.err, "step 3: no "));
+        launch_free(&r);
+    }
+}
+
 TEST(a_plan_that_does_not_fit_says_so_first_and_fails)
 {
     launch_result r = plan("model.layers=400 model.hidden_size=8192 model.heads=64 --device h100");
@@ -209,6 +234,10 @@ TEST(a_plan_that_does_not_fit_says_so_first_and_fails)
     r = plan("model.layers=400 model.hidden_size=8192 model.heads=64 --device h100 --json");
     assert_int_equal(r.status, 2);
     has(r.out, "\"fits\": false");
+    launch_free(&r);
+    r = plan("--ranks 2 memory.budget=1MiB parallel.zero=3 train.global_batch=32");
+    assert_int_equal(r.status, 2);
+    has(r.err, "raise it, set parallel.zero_gather=micro_batch, set parallel.zero_reduce=micro_batch, lower train.");
     launch_free(&r);
     r = plan("--device h100");
     assert_int_equal(r.status, 0);

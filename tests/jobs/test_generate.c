@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/checkpoint/manifest.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -174,6 +175,88 @@ TEST(a_continuation_keeps_its_first_space)
     free(prompts);
 }
 
+static const safetensors_tensor *tensor_named(const safetensors *file, const char *name)
+{
+    for (int i = 0; i < safetensors_count(file); i++)
+        if (!strcmp(safetensors_at(file, i)->name, name))
+            return safetensors_at(file, i);
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+/* The first ids that eval makes of the text, and what it says on standard error, which the caller frees. */
+static char *ids_of_text(int32_t ids[4], const char *top, const char *run, const char *flags)
+{
+    AUTO_FREE char *program = launch_beside("../phalanx"), *path = workfolder_path(top, "ids.safetensors");
+    launch_result r = launch_run(60, "%s eval --checkpoint %s/%s --text %s/two.jsonl --limit 4 --logits %s %s", program,
+                                 top, run, top, path, flags);
+    if (r.status)
+        fail_msg("%s", r.err);
+    AUTO(safetensors) *file = NULL;
+    assert_int_equal(safetensors_open(&file, path), STATUS_OK);
+    memcpy(ids, safetensors_data(file, tensor_named(file, "input_ids")), 4 * sizeof *ids);
+    char *said = must_strdup(r.err);
+    launch_free(&r);
+    return said;
+}
+
+static void forget_begin(const char *top, const char *run)
+{
+    AUTO_FREE char *path = must_format("%s/%s/checkpoints/step-00000001/manifest.json", top, run);
+    AUTO(manifest) *m = NULL;
+    assert_int_equal(manifest_read(&m, path), STATUS_OK);
+    assert_int_equal(json_object_del(m->meta, "document_begin"), 0);
+    assert_int_equal(manifest_write(m, path), STATUS_OK);
+}
+
+/* Training saw no <s> (1) where tokenize wrote none: a text then begins with the </s> (2) of the document before, or,
+ * where documents are apart, with nothing. A model that does not record it is prompted as its tokenizer says, and told
+ * so once; a data set that does records it at the next save. */
+TEST(a_text_begins_as_documents_did_in_training)
+{
+    static const struct {
+        const char *run, *mask, *data;
+        int32_t begin; /* -1: nothing */
+    } rows[] = {{"begun-end", "false", "[pieces]", 2},
+                {"begun-mask", "true", "[pieces]", -1},
+                {"begun-token", "true", "[begun]", 1},
+                {"begun-mixed", "false", "[{path: begun}, {path: pieces, weight: 2}]", 2}};
+    const char *top = *state;
+    AUTO_FREE char *two = workfolder_path(top, "two.jsonl"), *program = launch_beside("../phalanx");
+    runs_write_text(two, "{\"text\": \"a\"}\n{\"text\": \"cat\"}\n");
+    for (int i = 0; i < 2; i++)
+        free(phalanx("tokenize --force --output %s/%s --tokenizer tests/golden/text/unigram.model %s %s/text.jsonl",
+                     top, i ? "begun" : "pieces", i ? "--begin" : "", top));
+    int32_t ids[4], plain[4];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        launch_result r = launch_run(60,
+                                     "cd %s && %s train run.yaml run.folder=%s data.document_mask=%s 'data.train=%s' "
+                                     "data.validation=null evaluate.every=0 model.vocab_size=1200 train.steps=1 "
+                                     "optimizer.warmup=0",
+                                     top, program, rows[i].run, rows[i].mask, rows[i].data);
+        if (r.status || (i == 3) != (strstr(r.err, "its data sets differ in what begins a document") != NULL))
+            fail_msg("%s: status %d: %s", rows[i].run, r.status, r.err);
+        launch_free(&r);
+        AUTO_FREE char *said = ids_of_text(ids, top, rows[i].run, "");
+        AUTO_FREE char *bare = ids_of_text(plain, top, rows[i].run, "--begin nothing");
+        assert_null(strstr(said, "warning"));
+        if (rows[i].begin >= 0)
+            assert_int_equal(ids[0], rows[i].begin);
+        assert_memory_equal(ids + (rows[i].begin >= 0), plain, 2 * sizeof *ids);
+    }
+    forget_begin(top, "begun-end");
+    AUTO_FREE char *said = ids_of_text(ids, top, "begun-end", "");
+    assert_int_equal(ids[0], 1);
+    const char *warned = strstr(said, "does not record what began documents");
+    assert_non_null(warned);
+    assert_null(strstr(warned + 1, "does not record"));
+    AUTO_FREE char *more = must_format("cd %s && %s train begun-end/config.yaml train.steps=2", top, program);
+    assert_int_equal(system(more), 0);
+    AUTO_FREE char *after = ids_of_text(ids, top, "begun-end", "");
+    assert_int_equal(ids[0], 2);
+    assert_null(strstr(after, "warning"));
+}
+
 /* What two ranks have trained that divided its samples, one rank continues texts with, and as what one has trained. */
 TEST(a_model_of_divided_samples_continues_texts_alike)
 {
@@ -217,15 +300,6 @@ TEST(eval_is_the_evaluation_of_training_at_any_batch)
     }
     /* other windows, another loss: the comparison can fail */
     assert_true(fabs(loss_of(top, "--sequence 40 --limit 768") / trained - 1) > 1e-5);
-}
-
-static const safetensors_tensor *tensor_named(const safetensors *file, const char *name)
-{
-    for (int i = 0; i < safetensors_count(file); i++)
-        if (!strcmp(safetensors_at(file, i)->name, name))
-            return safetensors_at(file, i);
-    fail_msg("no tensor %s", name);
-    return NULL;
 }
 
 /* -log softmax of the labels, summed over the rows of a file of logits. */

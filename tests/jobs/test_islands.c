@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/islands/islands.h"
@@ -19,6 +20,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
+#include "tests/jobs/etcd_gate.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -403,9 +405,9 @@ TEST(a_stranger_merges_with_nobody)
  * ---------------------------------------------------------------------------------------------------------------- */
 
 /* One island by itself, until its state is that of step `steps`, with a merge every second one. */
-static void one_island(const char *top, int slot, int steps, const char *says)
+static void one_island(const char *top, const char *run, int slot, int steps, const char *says)
 {
-    launch *l = island_jobs_start(top, "histories", slot, 1,
+    launch *l = island_jobs_start(top, run, slot, 1,
                                   "outer.min_islands=1 outer.timeout=4 outer.optimizer=average train.steps=%d", steps);
     AUTO_FREE char *said = island_jobs_end(l);
     if (!strstr(said, says))
@@ -419,7 +421,7 @@ TEST(a_merge_number_used_by_two_histories_is_two_merges)
     const char *top = *state;
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    one_island(top, 0, 4, "merge number 2,");
+    one_island(top, "histories", 0, 4, "merge number 2,");
     AUTO_FREE char *line = must_format("cp -r %s/histories-0 %s/histories-1", top, top);
     assert_int_equal(system(line), 0);
     etcd *e = NULL;
@@ -429,8 +431,8 @@ TEST(a_merge_number_used_by_two_histories_is_two_merges)
         etcd_write(e, "phalanx/histories/live/head", "{\"merge\": 2, \"step\": 4, \"updates\": 4, \"parts\": []}", 0),
         STATUS_OK);
     etcd_close(e);
-    one_island(top, 1, 8, "merge number 4,");
-    one_island(top, 0, 8, "going on from merge 2");
+    one_island(top, "histories", 1, 8, "merge number 4,");
+    one_island(top, "histories", 0, 8, "going on from merge 2");
     launch *a = island_jobs_start(top, "histories", 0, 1, "outer.optimizer=average train.steps=12");
     assert_true(launch_expect(a, "has slot 0", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(top, "histories", 1, 1, "outer.optimizer=average train.steps=12");
@@ -438,6 +440,35 @@ TEST(a_merge_number_used_by_two_histories_is_two_merges)
     assert_non_null(strstr(second, "took the model after merge 4"));
     assert_non_null(strstr(first, "of the changes of 2 islands"));
     assert_true(island_jobs_same(top, "histories", 0, "histories", 1, "model") > 20);
+}
+
+/* An etcd that was set back, or of which a man in the middle had shown another state, takes merges 3 and 4 twice. */
+TEST(a_merge_number_that_is_taken_twice_is_two_merges)
+{
+    const char *top = *state;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    static const char head[] = "phalanx/twice/live/head";
+    etcd *e = NULL;
+    json_t *pairs = NULL;
+    one_island(top, "twice", 0, 4, "merge number 2,");
+    AUTO_FREE char *line = must_format("cp -r %s/twice-0 %s/twice-1", top, top);
+    assert_int_equal(system(line), 0);
+    assert_int_equal(etcd_open(&e, rendezvous_address(island_jobs_etcd)), STATUS_OK);
+    assert_int_equal(etcd_read(&pairs, e, head), STATUS_OK);
+    one_island(top, "twice", 0, 8, "merge number 4,");
+    const char *before = json_string_value(json_object_get(json_array_get(pairs, 0), "value"));
+    assert_int_equal(etcd_write(e, head, before, 0), STATUS_OK);
+    json_decref(pairs);
+    etcd_close(e);
+    one_island(top, "twice", 1, 8, "merge number 4,");
+    launch *b = island_jobs_start(top, "twice", 1, 1, "outer.optimizer=average train.steps=12");
+    assert_true(launch_expect(b, "has slot 1", ISLAND_JOBS_LIMIT));
+    launch *a = island_jobs_start(top, "twice", 0, 1, "outer.optimizer=average train.steps=12");
+    AUTO_FREE char *first = island_jobs_end(a), *second = island_jobs_end(b);
+    if (!strstr(first, "took the model after merge 4") || !strstr(second, "of the changes of 2 islands"))
+        fail_msg("%s%s", first, second);
+    assert_true(island_jobs_same(top, "twice", 0, "twice", 1, "model") > 20);
 }
 
 /* ---- a head that somebody else has written
@@ -512,6 +543,101 @@ TEST(a_head_that_nobody_has_ends_no_island)
     kill(launch_pid(a), SIGTERM);
     free(island_jobs_end(a));
     free(island_jobs_end(b));
+}
+
+/* Its own port, and the next one, by which nodes of etcd talk. */
+TEST(a_port_of_etcd_that_is_taken_is_said_in_our_words)
+{
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    int port = atoi(strrchr(rendezvous_address(island_jobs_etcd), ':') + 1);
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    for (int first = port; first <= port + 1; first++) {
+        AUTO_FREE char *words = must_format("phalanx: port %d of 127.0.0.1, for etcd", first);
+        launch_result r =
+            launch_run(30, "%s islands --embedded --port %d --folder %s/taken", program, first, (const char *)*state);
+        if (r.status != 1 || strncmp(r.err, words, strlen(words)) != 0 || *r.out)
+            fail_msg("port %d: status %d, out: %s err: %s", first, r.status, r.out, r.err);
+        launch_free(&r);
+    }
+}
+
+/* ---- an etcd that lies ------------------------------------------------------------------------------------------- */
+
+/* Grows with every step. */
+static int64_t metrics_of(const char *top, int slot)
+{
+    struct stat facts = {0};
+    AUTO_FREE char *folder = island_jobs_folder(top, "lied-to", slot), *path = must_format("%s/metrics.jsonl", folder);
+    assert_int_equal(stat(path, &facts), 0);
+    return facts.st_size;
+}
+
+/* Writes are answered and lost, what is read stays as it was, keys are gone: training goes on after 2 x outer.timeout
+ * at most, and merges once etcd is well again. */
+TEST(an_etcd_that_lies_stops_no_island)
+{
+    static const gate_act acts[] = {GATE_LOSES_WRITES, GATE_REPEATS, GATE_FORGETS};
+    const char *top = *state;
+    gate g;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    gate_begin(&g, atoi(strrchr(rendezvous_address(island_jobs_etcd), ':') + 1));
+    AUTO_FREE char *words = must_format("train.steps=100000000 run.log_every=1000000 outer.every=20 outer.timeout=1 "
+                                        "optimizer.lr=1e-4 outer.rendezvous=http://127.0.0.1:%d",
+                                        g.port);
+    launch *a = island_jobs_start(top, "lied-to", 0, 1, "%s", words);
+    launch *b = island_jobs_start(top, "lied-to", 1, 1, "%s", words);
+    expect_merges(a);
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
+        gate_set(&g, acts[i], NULL);
+        clock_nap(0.5);
+        int64_t before[2] = {metrics_of(top, 0), metrics_of(top, 1)};
+        clock_nap(3);
+        for (int slot = 0; slot < 2; slot++)
+            if (metrics_of(top, slot) <= before[slot])
+                fail_msg("act %d: island %d does no step", (int)acts[i], slot);
+        gate_set(&g, GATE_PASSES, NULL);
+        expect_merges(a);
+    }
+    kill(launch_pid(a), SIGTERM);
+    kill(launch_pid(b), SIGTERM);
+    free(island_jobs_end(a));
+    free(island_jobs_end(b));
+    gate_end(&g);
+}
+
+/* A merge is agreed on, and its only island hears of it seconds later: the steps that it did meanwhile stay. */
+TEST(a_merge_that_is_heard_of_late_undoes_no_step)
+{
+    static const char *const words = "train.steps=2000 run.log_every=1000000 optimizer.lr=1e-4";
+    const char *top = *state;
+    gate g;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    gate_begin(&g, atoi(strrchr(rendezvous_address(island_jobs_etcd), ':') + 1));
+    launch *l = island_jobs_start(top, "late", 0, 1,
+                                  "%s outer.slots=1 outer.min_islands=1 outer.optimizer=average outer.every=250 "
+                                  "outer.timeout=1 outer.rendezvous=http://127.0.0.1:%d",
+                                  words, g.port);
+    assert_true(launch_expect(l, "merge number 1,", ISLAND_JOBS_LIMIT));
+    gate_set(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
+    for (double until = clock_seconds() + 10; gate_acted(&g) == 0; clock_nap(0.01))
+        assert_true(clock_seconds() < until);
+    gate_set(&g, GATE_IS_SHUT, NULL);
+    clock_nap(2.5);
+    gate_set(&g, GATE_PASSES, NULL);
+    AUTO_FREE char *said = island_jobs_end(l);
+    if (!strstr(said, " is given up: ") || !strstr(said, "merge number 4,"))
+        fail_msg("%s", said);
+    free(island_jobs_end(island_jobs_start(top, "never", 0, 1, "outer.every=0 %s", words)));
+    AUTO_FREE char *a = island_jobs_folder(top, "late", 0), *b = island_jobs_folder(top, "never", 0);
+    runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
+    assert_int_equal(y.count, 2000);
+    double error = runs_loss_error(&x, &y);
+    if (!(error < 1e-3))
+        fail_msg("losses are %g apart", error);
+    gate_end(&g);
 }
 
 /* ---- an island with trusted keys that sends what is no number, or far too much

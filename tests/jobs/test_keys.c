@@ -250,6 +250,8 @@ static const keys_row rows[] = {
     SCREEN("run.log_format", "json", ""),
     FILES("run.loads_every", "0", EXPERTS),
     SHOWN_BY("run.verify_every", "tests/jobs/test_verify.c"),
+    SHOWN_BY("run.first_steps", "tests/jobs/test_first_run.c"),
+    SHOWN_BY("run.hash_every", "tests/jobs/test_parity.c"),
     SHOWN_BY("run.slow_ratio", "tests/jobs/test_pace.c"),
     SHOWN_BY("run.spike.zscore", "tests/jobs/test_spikes.c"),
     SHOWN_BY("run.spike.rewind", "tests/jobs/test_spikes.c"),

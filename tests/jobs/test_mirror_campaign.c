@@ -1,8 +1,10 @@
-/* Faults at random moments of a run and its mirror: stores that fail, links that are slow, bodies that are cut or
- * damaged, credentials that expire, a server that dies and comes back, training that is killed at some request of an
- * upload, a prune or a resume, folders that are lost. After each end nothing in the mirror is half published, `latest`
- * names a whole checkpoint and never an older one than before; a run without its folder goes on from it; and each run
- * ends with the bits of one that nobody disturbed. FAULTS=N SEED=S: so many, drawn by S; FIRST=k begins with run k. */
+/* Faults at random moments of a run and its mirror: stores that fail, lie or drip, links that are slow, bodies that are
+ * cut or damaged, credentials that expire, a prefix that is wiped, a server that dies and comes back, training that is
+ * killed at some request of an upload, a prune or a resume, or frozen while another machine takes its folder over,
+ * folders that are lost. After each end nothing in the mirror is half published, `latest` names a whole checkpoint and
+ * never an older one than before; a run without its folder goes on from it; and each run ends with the bits of one that
+ * nobody disturbed. FAULTS=N SEED=S: so many, drawn by S; FIRST=k begins with run k; ONLY=TEXT: kinds with that text in
+ * their names. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,11 +124,15 @@ static void check_mirror(subject *s)
 
 /* ---- the job ----------------------------------------------------------------------------------------------------- */
 
+static char *arguments_of(const subject *s)
+{
+    return must_format("%s/run.yaml run.folder=%s checkpoint.mirror=s3://" S3_SERVER_BUCKET "/%s %s", s->top, s->run,
+                       s->mirror, s->keys);
+}
+
 static void start(subject *s)
 {
-    AUTO_FREE char *arguments =
-        must_format("%s/run.yaml run.folder=%s checkpoint.mirror=s3://" S3_SERVER_BUCKET "/%s %s", s->top, s->run,
-                    s->mirror, s->keys);
+    AUTO_FREE char *arguments = arguments_of(s);
     s->job = runs_start(120, shapes[s->shape].ranks, arguments);
 }
 
@@ -271,6 +277,81 @@ static void ask_to_stop(subject *s)
     s->killed = false;
 }
 
+/* What a list says is not so: sizes that nothing has, keys of others, pages without an end, a text that is cut. */
+static void let_lie(subject *s)
+{
+    static const char *const lists[][2] = {
+        {"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>",
+         "/step-00000002/manifest.json</Key><Size>1000000000000000000</Size></Contents></ListBucketResult>"},
+        {"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>",
+         "</NextContinuationToken></ListBucketResult>"},
+        {"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>another/",
+         "</Key><Size>1</Size></Contents>"},
+        {"<ListBucketResult><Contents><Key>", "/../latest</Key><Size>-1</Size></Contents></ListBucketResult>"},
+    };
+    int which = draw(s, 4);
+    AUTO_FREE char *list = must_format("%s%s%s", lists[which][0], s->mirror, lists[which][1]);
+    s3_server_lie(server, list);
+    s3_server_faults(server, draw(s, 2) ? "GET:garbage GET:long GET:elsewhere" : "PUT:late POST:garbage GET:whole");
+}
+
+static void let_drip(subject *s)
+{
+    s3_server_faults(server, draw(s, 2) ? "GET:slow=3" : "PUT:slow=3 GET:slow=3");
+}
+
+/* Somebody removes all that the mirror has: what is saved from now on is mirrored again. */
+static void wipe(subject *s)
+{
+    s3_server_wipe(server);
+    s->latest = -1;
+}
+
+static void kill_and_wipe(subject *s)
+{
+    kill_job(s);
+    wipe(s);
+}
+
+static void send_all(const subject *s, int number)
+{
+    for (int rank = 0; rank < shapes[s->shape].ranks; rank++) {
+        int pid = runs_process(s->run, rank);
+        if (pid > 0)
+            kill(pid, number);
+    }
+}
+
+/* All ranks are frozen for longer than the lock's lease, as on a machine that is suspended. Another machine (another
+ * host name and boot id) takes the folder over and trains to the end; then they wake. */
+static void freeze_and_take_over(subject *s)
+{
+    if (getuid() != 0)
+        return;
+    AUTO_FREE char *boot = must_format("%s/boot", s->top), *arguments = arguments_of(s),
+                   *metrics = must_format("%s/metrics.jsonl", s->run), *program = launch_beside("../phalanx");
+    int ranks = shapes[s->shape].ranks;
+    char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup("");
+    for (double until = clock_seconds() + 20; access(metrics, F_OK) != 0 && clock_seconds() < until && !is_over(s);)
+        usleep(1000);
+    runs_write_text(boot, "11111111-2222-3333-4444-555555555555\n");
+    send_all(s, SIGSTOP);
+    launch *other = launch_start(120,
+                                 "exec unshare -m -u bash -c 'hostname another-machine && mount --bind %s "
+                                 "/proc/sys/kernel/random/boot_id && exec \"$@\"' x %s %s train %s",
+                                 boot, mpirun, program, arguments);
+    launch_result r = launch_finish(other);
+    if (r.status != 0)
+        lose(s, "the machine that takes over ends with %d: %s %s", r.status, r.out, r.err);
+    launch_free(&r);
+    int64_t before = runs_read_metrics(s->run).count;
+    send_all(s, SIGCONT);
+    (void)finish(s);
+    if (runs_read_metrics(s->run).count != before)
+        lose(s, "a run that woke after another had taken over has written metrics");
+    free(mpirun);
+}
+
 static void lose_folder_and_cut(subject *s)
 {
     lose_folder(s);
@@ -345,17 +426,31 @@ static const struct {
     {"the folder is lost, and killed in the resume", lose_folder_and_be_killed, 4, true},
     {"the folder is lost, and the store is down", lose_folder_and_go_down, 2, true},
     {"the folder is lost, and the newest is damaged", lose_folder_and_damage, 2, true},
+    {"the store lies", let_lie, 4, false},
+    {"the store drips", let_drip, 1, false},
+    {"the prefix is wiped", wipe, 2, false},
+    {"killed, and the prefix is wiped", kill_and_wipe, 2, true},
+    {"frozen, and another machine takes over", freeze_and_take_over, 1, true},
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* How often a kind is thrown, beside the others. */
+static int weight_of(int kind)
+{
+    const char *only = getenv("ONLY");
+    return !only || strstr(kinds[kind].name, only) ? kinds[kind].weight : 0;
+}
 
 static int draw_kind(subject *s)
 {
     int all = 0, k = 0;
     for (int i = 0; i < KINDS; i++)
-        all += kinds[i].weight;
-    for (int left = draw(s, all); left >= kinds[k].weight; k++)
-        left -= kinds[k].weight;
+        all += weight_of(i);
+    if (all == 0)
+        fail_msg("no kind of fault is named \"%s\"", getenv("ONLY"));
+    for (int left = draw(s, all); left >= weight_of(k); k++)
+        left -= weight_of(k);
     return k;
 }
 

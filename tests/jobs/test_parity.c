@@ -76,6 +76,39 @@ TEST(every_layout_trains_the_same_model)
     assert_int_equal(wrong, 0);
 }
 
+/* The families' norms of the check of the first steps, put together, are the step's norm: it has seen each element of
+ * each gradient once. */
+TEST(first_steps_see_every_gradient_once)
+{
+    int tried = 0, wrong = 0;
+    for (int i = 0; i < layouts_count(); i++) {
+        AUTO_FREE char *folder = run_folder(*state, i), *path = must_format("%s/first_steps.json", folder);
+        if (!taken[i])
+            continue;
+        runs_metrics m = runs_read_metrics(folder);
+        json_t *found = json_load_file(path, 0, NULL), *family;
+        const char *name;
+        double squares = 0, norm = m.count == LAYOUTS_STEPS ? m.step[LAYOUTS_STEPS - 1].norm : -1;
+        json_object_foreach(json_object_get(found, "families"), name, family)
+        {
+            double each = json_number_value(json_object_get(family, "grad_norm"));
+            squares += each * each;
+        }
+        json_decref(found);
+        bool skipped = false;
+        for (int k = 0; k < m.count; k++)
+            skipped |= m.step[k].skipped;
+        tried += !skipped;
+        if (!skipped && fabs(sqrt(squares) - norm) > 1e-5 * norm) {
+            AUTO_FREE char *title = layouts_title(layouts_at(i));
+            printf("%s: families' norm %.7g, the step's %.7g\n", title, sqrt(squares), norm);
+            wrong++;
+        }
+    }
+    assert_true(3 * tried >= layouts_count());
+    assert_int_equal(wrong, 0);
+}
+
 TEST(no_bit_depends_on_recompute_schedule_or_sharding)
 {
     const char *top = *state;
@@ -90,7 +123,8 @@ TEST(no_bit_depends_on_recompute_schedule_or_sharding)
              difference[256];
         runs_metrics a = runs_read_metrics(folder), b = runs_read_metrics(other);
         int equal = runs_compare_checkpoints(difference, sizeof difference, folder, other);
-        bool good = runs_same_metrics(&a, &b) && !*difference && equal > 0;
+        bool good = runs_same_metrics(&a, &b) && !*difference && equal > 0 && *a.step[0].hash &&
+                    strcmp(a.step[0].hash, a.step[1].hash) != 0; /* run.hash_every: each update changes it */
         if (!good) {
             printf("%s: differs from the first of its group in %s (loss %.1e)\n", title,
                    *difference ? difference : "metrics", runs_loss_error(&a, &b));

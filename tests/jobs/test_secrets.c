@@ -65,13 +65,13 @@ static void assert_nowhere_in(const char *folder)
     launch_free(&r);
 }
 
-/* What anybody, and its user, can see of a process that is at work. */
-static void assert_not_shown_by(int pid)
+/* What anybody, and its user, can see of a process that is at work. `list`: a file of words. */
+static void assert_not_shown_by(int pid, const char *list)
 {
     launch_result r = launch_run(60,
                                  "cat /proc/%d/cmdline /proc/%d/task/*/children >/dev/null && "
-                                 "grep -cF %s /proc/%d/cmdline /proc/%d/environ",
-                                 pid, pid, PASSWORD, pid, pid);
+                                 "grep -cF -f %s /proc/%d/cmdline /proc/%d/environ",
+                                 pid, pid, list, pid, pid);
     assert_null(strstr(r.out, ":1"));
     assert_non_null(strstr(r.out, "environ:0"));
     launch_free(&r);
@@ -88,7 +88,9 @@ static void train_and_search(const char *top, const char *name, const char *befo
                      folder, before, program, top, folder, name, key);
     /* once it has merged, it has logged in */
     assert_true(launch_expect(l, "merge number 1, of the changes of 1 island", ISLAND_JOBS_LIMIT));
-    assert_not_shown_by(launch_pid(l));
+    AUTO_FREE char *list = must_format("%s/word", top);
+    runs_write_text(list, PASSWORD "\n");
+    assert_not_shown_by(launch_pid(l), list);
     launch_result r = launch_finish(l);
     assert_int_equal(r.status, 0);
     assert_null(strstr(r.out, PASSWORD));
@@ -144,7 +146,9 @@ static void track_and_search(const char *top, const char *name, const char *befo
     free(sent);
     mlflow_standin_set(server, MLFLOW_STANDIN_WELL);
     assert_true(launch_expect(l, "takes metrics again", ISLAND_JOBS_LIMIT));
-    assert_not_shown_by(launch_pid(l));
+    AUTO_FREE char *list = must_format("%s/word", top);
+    runs_write_text(list, PASSWORD "\n");
+    assert_not_shown_by(launch_pid(l), list);
     assert_int_equal(kill(launch_pid(l), SIGTERM), 0);
     launch_result r = launch_finish(l);
     assert_int_equal(r.status, 75);
@@ -250,6 +254,7 @@ TEST(what_a_store_is_asked_with_is_nowhere)
     setenv("XDG_CACHE_HOME", cache, 1);
     setenv(MLFLOW_LOGIN_USER, "phx", 1);
     setenv(MLFLOW_LOGIN_PASSWORD, PASSWORD, 1);
+    setenv(ISLANDS_CREDENTIALS, LOGIN, 1); /* the job is no island */
     write_words(list);
     launch *l = launch_start(ISLAND_JOBS_LIMIT,
                              "mkdir %s && exec %s train %s/run.yaml run.folder=%s/run train.steps=100000 outer.every=0 "
@@ -261,6 +266,7 @@ TEST(what_a_store_is_asked_with_is_nowhere)
     for (double until = clock_seconds() + 60; !s3_server_faults_done(store); usleep(10000))
         assert_true(clock_seconds() < until);
     assert_not_in_any_command_line(list);
+    assert_not_shown_by(launch_pid(l), list);
     assert_int_equal(kill(launch_pid(l), SIGTERM), 0);
     launch_result r = launch_finish(l);
     if (r.status != 75)
@@ -279,6 +285,7 @@ TEST(what_a_store_is_asked_with_is_nowhere)
     look_and_search(folder, list);
     unsetenv("AWS_SESSION_TOKEN");
     unsetenv("XDG_CACHE_HOME");
+    unsetenv(ISLANDS_CREDENTIALS);
     unsetenv(MLFLOW_LOGIN_USER);
     unsetenv(MLFLOW_LOGIN_PASSWORD);
     json_decref(run);

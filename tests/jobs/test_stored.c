@@ -441,6 +441,7 @@ TEST_WITH(the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set, begi
     upload(top, "texts", "bin");
     upload(top, "texts", "idx");
     upload(top, "texts", "tokenizer.bytes");
+    upload(top, "texts", "facts");
     launch_result local = launch_run(30, "cd %s && %s inspect --verify texts", top, binary);
     launch_result afar = launch_run(30, "cd %s && %s inspect --verify s3://bucket/sets/texts", top, binary);
     if (afar.status != 0)
@@ -457,7 +458,8 @@ TEST_WITH(the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set, begi
                     "train: {steps: 2, sequence: 32, micro_batch: 2, global_batch: 2, device: cpu, threads: 1}\n");
     r = launch_run(60,
                    "cd %s && %s train small.yaml data.cache=cache run.folder=small && "
-                   "ls small/checkpoints/step-00000002/tokenizer.bytes",
+                   "ls small/checkpoints/step-00000002/tokenizer.bytes && "
+                   "grep '\"document_begin\":\"end\"' small/checkpoints/step-00000002/manifest.json",
                    top, binary);
     if (r.status != 0)
         fail_msg("%s", r.err);

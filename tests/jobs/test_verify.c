@@ -42,7 +42,7 @@ static int write_config(void **state)
         "train: {steps: %d, sequence: 32, precision: bf16, device: cpu, threads: 1, micro_batch: 1}\n"
         "evaluate: {every: 0}\n"
         "checkpoint: {every: 5, asynchronous: false}\n"
-        "run: {tensorboard: false, hang_seconds: 120, slow_ratio: 0, verify_every: %d}\n",
+        "run: {tensorboard: false, hang_seconds: 120, slow_ratio: 0, verify_every: %d, hash_every: 1}\n",
         data, STEPS, EVERY);
     runs_write_data(data, 131, 30000, 1);
     runs_write_text(path, text);
@@ -161,7 +161,8 @@ TEST(arithmetic_that_does_not_repeat_is_found)
     }
 }
 
-/* One wrong result in a micro-batch that is not repeated: what this cannot see, and why it matters. */
+/* One wrong result in a micro-batch that is not repeated: what this cannot see, and why it matters. The hash of the
+ * weights shows at which step the two runs part. */
 TEST(a_single_fault_outside_the_repetition_changes_the_run)
 {
     const char *top = *state;
@@ -170,6 +171,10 @@ TEST(a_single_fault_outside_the_repetition_changes_the_run)
     assert_true(o.injected && !o.found && !o.alike);
     runs_compare_checkpoints(difference, sizeof difference, bad, good);
     assert_true(*difference);
+    runs_metrics a = runs_read_metrics(good), b = runs_read_metrics(bad);
+    assert_true(a.count == STEPS && b.count == STEPS);
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(strcmp(a.step[i].hash, b.step[i].hash) != 0, a.step[i].step >= 11);
     free(o.err);
     free(bad);
     free(good);

@@ -63,7 +63,7 @@ static void open_rank(decoder *d, pool *p, const model_shape *s, int ranks, int 
                              .chunk_count = CHUNKS,
                              .first_layer = first,
                              .layers = layers,
-                             .total_layers = LAYERS};
+                             .last_chunk = CHUNKS - 1};
     layout.grid.group[AXIS_TENSOR] = (axis_group){.ranks = ranks, .rank = rank};
     layout.grid.group[AXIS_EXPERT] = (axis_group){.ranks = ranks, .rank = rank};
     layout.grid.group[AXIS_KV] = (axis_group){.ranks = copies, .rank = rank % copies};

@@ -1,9 +1,12 @@
 /* Folders of weights: what is converted there and back is the same to the bit, and whatever is wrong with a folder is
  * refused by name, in one line, with nothing written. */
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -474,6 +477,24 @@ TEST(a_failed_conversion_leaves_nothing)
 }
 
 /* The last value of a Hugging Face file. */
+/* The second, which mpirun may start, neither takes the first one's folder away nor writes into it. */
+TEST(two_conversions_to_one_folder_do_not_mix)
+{
+    const char *top = *state;
+    AUTO_FREE char *from = conversion_golden("llama"), *to = workfolder_path(top, "both"),
+                   *first = workfolder_path(top, "both.tmp"), *mark = must_format("%s/mark", first);
+    assert_int_equal(mkdir(first, 0755), 0);
+    conversion_put(first, "mark", "the first one's");
+    AUTO_CLOSE held = open(first, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(held, LOCK_EX), 0);
+    assert_int_equal(conversion(from, to, WEIGHTS_PHALANX, DTYPE_FP32, 0), STATUS_FAILED);
+    workfolder_message_has("both.tmp is being written by another process");
+    assert_true(atomic_exists(mark) && !atomic_exists(to));
+    assert_int_equal(flock(held, LOCK_UN), 0);
+    conversion_must(from, to, WEIGHTS_PHALANX, DTYPE_FP32, 0); /* a leftover */
+    assert_true(!atomic_exists(first) && conversion_has(to, "manifest.json"));
+}
+
 TEST(wild_values_are_refused_by_name)
 {
     static const struct {

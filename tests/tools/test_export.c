@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/checkpoint/manifest.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
@@ -120,6 +122,63 @@ TEST(an_export_names_a_class_that_reads_the_file)
     assert_string_equal(string_of(settings, "eos_token"), "<|im_end|>");
     assert_null(json_object_get(settings, "split_special_tokens"));
     json_decref(settings);
+}
+
+/* The checkpoint's manifest, as training writes what began its documents. */
+static void record_begin(const char *folder, const char *word)
+{
+    AUTO_FREE char *path = workfolder_path(folder, "manifest.json");
+    AUTO(manifest) *m = NULL;
+    assert_int_equal(manifest_read(&m, path), STATUS_OK);
+    json_object_set_new(m->meta, "document_begin", json_string(word));
+    assert_int_equal(manifest_write(m, path), STATUS_OK);
+}
+
+/* tokenizer.json, its configuration and the folder opened again all begin a text with what the checkpoint records. */
+TEST(an_export_begins_texts_as_training_did)
+{
+    static const struct {
+        const char *file, *to, *word, *bos; /* NULL: no token */
+    } rows[] = {
+        {"unigram.model", "tokenizer.model", "end", "</s>"},     {"unigram.model", "tokenizer.model", "token", "<s>"},
+        {"unigram.model", "tokenizer.model", "nothing", NULL},   {"llama3.json", "tokenizer.json", "nothing", NULL},
+        {"qwen.json", "tokenizer.json", "end", "<|endoftext|>"}, {"llama2.json", "tokenizer.json", "end", "</s>"},
+        {"llama2.json", "tokenizer.json", "token", "<s>"}};
+    AUTO_FREE char *source = conversion_golden("llama"), *saved = workfolder_path(*state, "begin-saved"),
+                   *there = workfolder_path(*state, "begin");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        AUTO_FREE char *clear = must_format("rm -rf %s %s", saved, there),
+                       *from = must_format("tests/golden/text/%s", rows[i].file),
+                       *copy = workfolder_path(saved, rows[i].to);
+        assert_int_equal(system(clear), 0);
+        int64_t bytes;
+        AUTO_FREE uint8_t *data = workfolder_read(from, &bytes);
+        conversion_must(source, saved, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+        record_begin(saved, rows[i].word);
+        workfolder_write(copy, data, bytes);
+        conversion_must(saved, there, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+        json_auto_t *settings = read_object(there, "tokenizer_config.json");
+        const char *bos = json_string_value(json_object_get(settings, "bos_token"));
+        if (!bos != !rows[i].bos || (bos && strcmp(bos, rows[i].bos)))
+            fail_msg("%s, %s: bos_token %s", rows[i].file, rows[i].word, bos);
+        assert_int_equal(json_is_true(json_object_get(settings, "add_bos_token")), bos != NULL);
+        json_auto_t *file = read_object(there, "tokenizer.json");
+        AUTO_FREE char *frame = json_dumps(json_object_get(file, "post_processor"), JSON_ENCODE_ANY | JSON_COMPACT);
+        AUTO_FREE char *wanted = must_format("\"single\":[{\"SpecialToken\":{\"id\":\"%s\"", bos ? bos : "");
+        if ((strstr(frame, wanted) != NULL) != (bos != NULL) || (strstr(frame, "Template") != NULL) != (bos != NULL))
+            fail_msg("%s, %s: post_processor %s", rows[i].file, rows[i].word, frame);
+        AUTO(tokenizer) *t = NULL;
+        assert_int_equal(tokenizer_files_open(&t, there), STATUS_OK);
+        AUTO(tokenizer_scratch) *s = tokenizer_scratch_open(t);
+        RELEASED_BY(buffer_ids_free) buffer_ids ids = {0};
+        assert_int_equal(tokenizer_encode(t, s, &ids, "a b", 3, 0), STATUS_OK);
+        int64_t plain = ids.count;
+        assert_int_equal(tokenizer_encode(t, s, &ids, "a b", 3, TOKENIZER_FRAME), STATUS_OK);
+        assert_int_equal(ids.count, 2 * plain + (bos != NULL));
+        assert_memory_equal(ids.ids + plain + (bos != NULL), ids.ids, (size_t)plain * sizeof *ids.ids);
+        if (bos)
+            assert_int_equal(ids.ids[plain], tokenizer_find(t, bos, (int64_t)strlen(bos)));
+    }
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

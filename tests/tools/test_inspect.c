@@ -107,8 +107,8 @@ TEST(a_data_set_is_described)
     assert_int_equal(indexed_writer_document(w, tokens, 100), STATUS_OK);
     assert_int_equal(indexed_writer_document(w, tokens, 4), STATUS_OK);
     assert_int_equal(indexed_writer_close(w), STATUS_OK);
-    SAYS(prefix, NULL, 0, "documents: 2", "tokens: 104, stored as uint16", "4 to 100, mean 52.0", "document 0: 0 3 6 9",
-         "45 ...\n", "document 1: 0 3 6 9\n");
+    SAYS(prefix, NULL, 0, "documents: 2", "tokens: 104, stored as uint16", "begins a document: unknown",
+         "4 to 100, mean 52.0", "document 0: 0 3 6 9", "45 ...\n", "document 1: 0 3 6 9\n");
     SAYS(bin, "--verify", 0, "documents: 2", "largest token id: 297");
     SAYS(prefix, "--json", 0, "\"documents\": 2", "\"longest\": 100", "\"dtype\": \"uint16\"");
     assert_int_equal(truncate(bin, 100), 0);

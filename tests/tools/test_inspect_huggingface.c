@@ -249,6 +249,20 @@ TEST(keys_of_other_architectures_are_unknown)
     SAYS(folder, STATUS_OK, "!    rope_parameters.", "model.rope_theta=500\n", "kind=yarn\n");
 }
 
+/* A reading for each key would take minutes. */
+TEST(thousands_of_unread_keys_cost_few_readings)
+{
+    AUTO_FREE char *folder = copy_of(*state, "llama", "many", 0);
+    json_t *rope = json_pack("{s:s, s:i}", "rope_type", "linear", "factor", 2);
+    for (int i = 0; i < 8000; i++) {
+        AUTO_FREE char *key = must_format("extra_%d", i);
+        json_object_set_new(rope, key, json_integer(i));
+    }
+    change(folder, "rope_scaling", rope);
+    SAYS(folder, STATUS_OK, "    rope_scaling.extra_0 0\n", "    rope_scaling.extra_7999 7999\n",
+         "!    rope_scaling.factor", "kind=linear\n");
+}
+
 TEST(every_golden_model_is_understood_whole)
 {
     static const char *const models[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "gemma3", "neox"};

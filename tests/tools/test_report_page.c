@@ -55,9 +55,14 @@ static void make_long_run(const char *top)
     for (int i = 1; i <= LONG; i++)
         fprintf(f,
                 "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": 0.001, \"step_seconds\": 0.25, "
-                "\"tokens\": %d, \"time\": %.3f}\n",
-                i, i == SPIKE ? 99.5 : 3 + 1.0 / i, 1.0 / i, 64 * i, 1.7e9 + 0.25 * i);
+                "\"tokens\": %d%s, \"time\": %.3f}\n",
+                i, i == SPIKE ? 99.5 : 3 + 1.0 / i, 1.0 / i, 64 * i,
+                i % 50 ? "" : ", \"weights_hash\": \"00c0ffee00c0ffee\"", 1.7e9 + 0.25 * i);
     fclose(f);
+    r = launch_run(10, "cp -r %s %s/other && sed '151,$s/00c0/11c0/' %s >%s/other/metrics.jsonl", folder, top, metrics,
+                   top);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
 }
 
 static int prepare(void **state)
@@ -299,6 +304,22 @@ TEST(a_long_run_keeps_its_spike_on_a_small_page)
     free(path);
 }
 
+TEST(the_step_at_which_two_runs_part_is_told)
+{
+    char *text, *path = page_of(*state, "long other run long", "parted.html");
+    json_t *data = pages_data(&text, path);
+    const json_t *partings = at(data, "partings");
+    assert_int_equal(json_array_size(partings), 2); /* "run" has no hashes */
+    assert_string_equal(json_string_value(at(partings, "0")),
+                        "long and other have equal weights up to step 150, and have other weights at step 200 "
+                        "(run.hash_every).");
+    assert_string_equal(json_string_value(at(partings, "1")),
+                        "long and long have equal weights up to step 20000 (run.hash_every).");
+    json_decref(data);
+    free(text);
+    free(path);
+}
+
 TEST(the_page_loads_nothing)
 {
     static const char *const loads[] = {" src=",  "<link",          "@import", "url(",
@@ -437,6 +458,27 @@ static const char *const script =
     "c.dispatchEvent(new "
     "Event('change')); return mine(); });";
 
+/* Looks for the things that a reader of several runs looks for. */
+static const char *const reading =
+    "out.toc = [...document.querySelectorAll('nav a')].map(a => document.querySelector('section' + "
+    "a.getAttribute('href')) !== null);"
+    "out.first = document.querySelector('main section').id;"
+    "const least = what => Math.min(...charted.filter(c => c.querySelector('svg.plot')).map(c => "
+    "c.querySelectorAll(what).length)); out.ticks = [least('.level'), least('.place')];"
+    "out.outside = [...document.querySelectorAll('svg.plot > text, svg.stacked > text')].filter(t => { const b = "
+    "t.getBBox(), v = t.ownerSVGElement.viewBox.baseVal; return b.x < -1 || b.x + b.width > v.width + 1; "
+    "}).map(t => t.textContent);"
+    "out.scales = ['memory-by-class', 'timeline-of-a-step'].map(i => new Set([...document.querySelectorAll(`#${i} "
+    "svg.stacked`)].map(e => e.dataset.most)).size);"
+    "out.whose = [...loss.querySelectorAll('.mark')].map(m => m.getAttribute('stroke') || m.getAttribute('fill'));"
+    "out.loss = document.querySelector('#runs tbody td:nth-child(2)').getBoundingClientRect().right;"
+    "out.parameters = rows('hyperparameters-of-all').length + document.querySelectorAll('dt').length;"
+    "const find = document.getElementById('find'), look_for = v => { find.value = v; find.dispatchEvent(new "
+    "Event('input')); return [...document.querySelectorAll('#runs tbody tr')].filter(r => !r.hidden).map(r => "
+    "r.children[0].textContent); }; out.found = [look_for('lon'), look_for('train.steps=6'), look_for('')];"
+    "const by = document.getElementById('group'); by.value = 'train.steps'; by.dispatchEvent(new Event('change'));"
+    "out.groups = by.parentNode.nextSibling.textContent;";
+
 static const char *word(const json_t *value, const char *path)
 {
     const char *found = json_string_value(at(value, path));
@@ -474,6 +516,28 @@ static void check_curves(const json_t *out)
     assert_int_equal(number(out, "legend/2"), number(out, "legend/0"));
     for (i = 0; i < 3; i++)
         assert_int_equal(json_number_value(json_array_get(at(out, "axes"), i)), number(out, "legend/0"));
+}
+
+/* A reader of several runs asks first what differs, whose a mark is, and which bar is longer. */
+static void check_reading(const json_t *out, int width)
+{
+    json_t *value;
+    size_t i;
+    assert_true(json_array_size(at(out, "toc")) >= 8);
+    json_array_foreach(at(out, "toc"), i, value) assert_true(json_is_true(value));
+    assert_string_equal(word(out, "first"), "differences-of-configurations");
+    assert_true(number(out, "ticks/0") >= 4 && number(out, "ticks/1") >= 4);
+    if (json_array_size(at(out, "outside")) > 0)
+        fail_msg("cut at %d pixels: %s", width, word(out, "outside/0"));
+    assert_true(number(out, "scales/0") == 1 && number(out, "scales/1") == 1);
+    json_array_foreach(at(out, "whose"), i, value) assert_string_equal(json_string_value(value), "var(--r0)");
+    assert_true(number(out, "loss") <= width);
+    assert_true(number(out, "parameters") >= 12);
+    assert_int_equal(json_array_size(at(out, "found/0")), 1);
+    assert_string_equal(word(out, "found/0/0"), "long");
+    assert_string_equal(word(out, "found/1/0"), "run");
+    assert_int_equal(json_array_size(at(out, "found/2")), 2);
+    assert_string_equal(word(out, "groups"), "200006");
 }
 
 /* The numbers of the files, to their last digit, and those that plan prints, to the digits that it prints. */
@@ -515,10 +579,12 @@ TEST(a_reader_zooms_hides_compares_and_saves)
         skip_because("no browser: apt-get install chromium");
     AUTO_FREE char *path = page_of(*state, "run long", "two.html");
     for (int w = 0; w < 2; w++) {
-        json_t *out = pages_probe(*state, path, widths[w], script);
+        AUTO_FREE char *both = must_format("%s%s", script, reading);
+        json_t *out = pages_probe(*state, path, widths[w], both);
         assert_true(number(out, "width") == widths[w] && number(out, "scroll") == widths[w]);
         assert_int_equal(number(out, "cut"), 0);
         check_curves(out);
+        check_reading(out, widths[w]);
         check_values(*state, out);
         assert_int_equal(json_array_size(at(out, "differ")), 1);
         assert_string_equal(word(out, "differ/0/0"), "train.steps");

@@ -324,14 +324,16 @@ static status check_device(int operands, char **argv)
     return s;
 }
 
-static status measure_profile(const char *path, int operands, char **argv)
+static status measure_profile(const char *path, const options_command *command, int operands, char **argv)
 {
     comm *world = NULL;
     bool cuda;
     TRY(only_device(&cuda, "--profile", operands, argv));
     TRY(comm_open(&world));
     log_set_rank(comm_rank(world), comm_ranks(world));
-    status s = bench_profile(path, cuda ? CONFIG_CUDA : CONFIG_CPU, world);
+    status s = options_agree(world, STATUS_OK, &(options_facts){.command = command, .rest = operands ? argv[1] : ""});
+    if (s == STATUS_OK)
+        s = bench_profile(path, cuda ? CONFIG_CUDA : CONFIG_CPU, world);
     comm_close(world);
     return s;
 }
@@ -386,7 +388,7 @@ int bench_main(int argc, char **argv)
         return STATUS_USAGE;
     }
     status s = check     ? check_device(operands, argv)
-               : profile ? measure_profile(profile, operands, argv)
+               : profile ? measure_profile(profile, &command, operands, argv)
                          : measure_config(&set, operands, argv);
     return options_exit(s);
 }

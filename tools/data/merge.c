@@ -35,6 +35,23 @@ static status merge_tokenizers(const char *output, char *const *prefixes, int co
     return s;
 }
 
+/* Finds the beginning of all inputs' documents; unknown if one does not record it. */
+static status merge_begins(tokenizer_begin *out, char *const *prefixes, int count)
+{
+    tokenizer_begin each;
+    TRY(tokenizer_files_begin(out, prefixes[0]));
+    for (int i = 1; i < count; i++) {
+        TRY(tokenizer_files_begin(&each, prefixes[i]));
+        if (*out && each && each != *out)
+            return status_fail(STATUS_FAILED,
+                               "%s: its documents begin with another token than those of the data sets before it (%s, "
+                               "not %s: phalanx help data): list them in data.train instead",
+                               prefixes[i], tokenizer_begin_words[each], tokenizer_begin_words[*out]);
+        *out = each ? *out : each;
+    }
+    return STATUS_OK;
+}
+
 static status merge_inputs(const char *output, const stored_reader *from, int count)
 {
     indexed_writer *w;
@@ -54,6 +71,10 @@ static status merge(const char *output, char *const *prefixes, int count, bool f
 {
     AUTO_FREE stored_reader *inputs = must_calloc((unsigned long)count, sizeof *inputs);
     status s = merge_tokenizers(NULL, prefixes, count);
+    tokenizer_begin begin = TOKENIZER_BEGIN_UNKNOWN;
+    if (s == STATUS_OK)
+        s = merge_begins(&begin, prefixes, count);
+    dataset_output to = {0};
     int64_t documents = 0, tokens = 0;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         if (strcmp(prefixes[i], output) == 0)
@@ -66,11 +87,14 @@ static status merge(const char *output, char *const *prefixes, int count, bool f
         }
     }
     if (s == STATUS_OK)
-        s = dataset_prepare(output, force);
+        s = dataset_output_open(&to, output, force);
     if (s == STATUS_OK)
-        s = merge_inputs(output, inputs, count);
+        s = merge_inputs(to.prefix, inputs, count);
     if (s == STATUS_OK)
-        s = merge_tokenizers(output, prefixes, count);
+        s = merge_tokenizers(to.prefix, prefixes, count);
+    if (s == STATUS_OK)
+        s = tokenizer_files_save_begin(to.prefix, begin);
+    s = dataset_output_end(&to, s);
     if (s == STATUS_OK)
         log_info("%s: %lld documents, %lld tokens", output, (long long)documents, (long long)tokens);
     for (int i = 0; i < count; i++)
@@ -83,7 +107,7 @@ int merge_main(int argc, char **argv)
     const char *output = NULL;
     bool force = false;
     const options_row rows[] = {
-        OPTION_TEXT("--output", "PREFIX", "write PREFIX.bin and PREFIX.idx", &output),
+        OPTION_TEXT("--output", "PREFIX", "write PREFIX.bin and PREFIX.idx, here or to s3://BUCKET/PREFIX", &output),
         OPTION_FLAG("--force", "replace a data set that is there", &force),
     };
     stop_catch();

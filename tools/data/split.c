@@ -75,10 +75,13 @@ static char *draw(const indexed *x, const options *o)
     return chosen;
 }
 
-static status write_part(const char *path, indexed *x, const char *chosen, int wanted)
+/* Writes one of the parts; ends its output. */
+static status write_part(dataset_output *to, indexed *x, const tokenizer *t, tokenizer_begin begin, const char *chosen,
+                         int wanted)
 {
     indexed_writer *w;
-    TRY(indexed_writer_open(&w, path, dataset_room(&x, 1)));
+    const char *name = to->name;
+    TRY(indexed_writer_open(&w, to->prefix, dataset_room(&x, 1)));
     RELEASED_BY(buffer_ids_free) buffer_ids ids = {0};
     status s = STATUS_OK;
     int64_t documents = 0, tokens = 0;
@@ -89,8 +92,13 @@ static status write_part(const char *path, indexed *x, const char *chosen, int w
             tokens += tokens_of(x, i);
         }
     s = dataset_finish(s, w);
+    if (s == STATUS_OK && t)
+        s = tokenizer_files_save_beside(t, to->prefix);
     if (s == STATUS_OK)
-        log_info("%s: %lld documents, %lld tokens", path, (long long)documents, (long long)tokens);
+        s = tokenizer_files_save_begin(to->prefix, begin);
+    s = dataset_output_end(to, s);
+    if (s == STATUS_OK)
+        log_info("%s: %lld documents, %lld tokens", name, (long long)documents, (long long)tokens);
     return s;
 }
 
@@ -104,11 +112,8 @@ static char *part_path(const options *o, int part)
 
 static status check_input(const options *o)
 {
-    if (object_is_url(o->prefix)) /* a store reports itself which file it lacks */
-        return o->output ? STATUS_OK
-                         : status_fail(STATUS_USAGE,
-                                       "%s is a store's: name a place on this machine for the two parts, --output BASE",
-                                       o->prefix);
+    if (object_is_url(o->prefix))
+        return STATUS_OK; /* a store reports itself which file it lacks */
     AUTO_FREE char *index = must_format("%s.idx", o->prefix);
     bool there = atomic_exists(index);
     if (there)
@@ -135,21 +140,22 @@ static status split(const options *o)
 {
     stored_reader from = {0};
     AUTO(tokenizer) *t = NULL;
+    tokenizer_begin begin = TOKENIZER_BEGIN_UNKNOWN;
     status s = open_input(&from, o);
     indexed *x = from.data;
     if (s == STATUS_OK)
         s = dataset_tokenizer(&t, o->prefix);
-    for (int part = 0; part < 2 && s == STATUS_OK; part++) {
-        AUTO_FREE char *path = part_path(o, part);
-        s = dataset_prepare(path, o->force);
-    }
+    if (s == STATUS_OK)
+        s = tokenizer_files_begin(&begin, o->prefix);
+    AUTO_FREE char *training = part_path(o, 0), *validation = part_path(o, 1);
+    dataset_output to[2] = {0};
+    for (int part = 0; part < 2 && s == STATUS_OK; part++)
+        s = dataset_output_open(&to[part], part ? validation : training, o->force);
     AUTO_FREE char *chosen = s == STATUS_OK ? draw(x, o) : NULL;
-    for (int part = 0; part < 2 && s == STATUS_OK; part++) {
-        AUTO_FREE char *path = part_path(o, part);
-        s = write_part(path, x, chosen, part);
-        if (s == STATUS_OK && t)
-            s = tokenizer_files_save_beside(t, path);
-    }
+    for (int part = 0; part < 2 && s == STATUS_OK; part++)
+        s = write_part(&to[part], x, t, begin, chosen, part);
+    for (int part = 0; part < 2; part++)
+        s = dataset_output_end(&to[part], s);
     stored_reader_close(&from);
     return s;
 }
@@ -171,7 +177,7 @@ int split_main(int argc, char **argv)
             "Divides a data set's documents into one for training and one for validation: documents drawn at random\n"
             "until they hold the fraction of the tokens, in their old order, at least one in either. PREFIX may be a "
             "store's,\n"
-            "s3://BUCKET/PREFIX: --output then says where on this machine.",
+            "s3://BUCKET/PREFIX; so may BASE.",
         .least = 1,
         .most = 1,
         OPTION_ROWS(rows)};

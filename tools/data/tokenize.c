@@ -26,9 +26,10 @@ typedef struct options {
     const char *output, *tokenizer, *separator, *skip_bad, *files_from, *part;
     int64_t train_vocab, threads;
     int train_type, format, append_eod, special_text;
-    bool quiet, force;
+    bool quiet, force, begin;
     documents_settings documents;
     inputs inputs;
+    dataset_output place;
 } options;
 
 static const char *const types[] = {"unigram", "bpe", NULL};
@@ -53,7 +54,8 @@ static void more_help(FILE *out)
         "inputs' bytes, from 1, on as many machines: packed files are whole in one part, others divided between\n"
         "records; `phalanx merge` of the parts' data sets in order is, byte for byte, what one machine makes. A\n"
         "tokenizer FILE is a SentencePiece .model, a Hugging Face tokenizer.json of byte-level BPE, or a folder that\n"
-        "holds one; a copy of it is stored with the data set. The result is the same for any --threads.\n",
+        "holds one; a copy of it is stored with the data set. A store's data set is first made below $TMPDIR, then\n"
+        "uploaded, its index last. The result is the same for any --threads.\n",
         out);
 }
 
@@ -206,6 +208,7 @@ static status encode_documents(const options *o, const tokenizer *t, corpus_coun
 {
     const corpus_settings settings = {.threads = (int)o->threads,
                                       .flags = o->special_text ? TOKENIZER_PLAIN : 0,
+                                      .begin = o->begin,
                                       .end_of_document = o->append_eod,
                                       .reject = w->rejects ? add_reject : NULL};
     w->documents = d;
@@ -226,7 +229,11 @@ static status encode_documents(const options *o, const tokenizer *t, corpus_coun
 static status publish_outputs(const options *o, const tokenizer *t, work *w, status s)
 {
     if (s == STATUS_OK)
-        s = tokenizer_files_save_beside(t, o->output);
+        s = tokenizer_files_save_beside(t, o->place.prefix);
+    if (s == STATUS_OK)
+        s = tokenizer_files_save_begin(o->place.prefix, o->begin        ? TOKENIZER_BEGIN_TOKEN
+                                                        : o->append_eod ? TOKENIZER_BEGIN_END
+                                                                        : TOKENIZER_BEGIN_NOTHING);
     if (s == STATUS_OK && w->rejects) {
         s = rejects_close(w->rejects);
         w->rejects = NULL;
@@ -240,7 +247,7 @@ static status encode_all(const options *o, const tokenizer *t, corpus_count *don
     AUTO(documents) *d = NULL;
     work w = {.quiet = o->quiet, .bar = report_progress_begin(stderr, "tokenizing", (double)total, true)};
     TRY(documents_open(&d, &o->documents, o->inputs.paths, o->inputs.count));
-    status s = indexed_writer_open(&w.writer, o->output, tokenizer_vocab_size(t));
+    status s = indexed_writer_open(&w.writer, o->place.prefix, tokenizer_vocab_size(t));
     if (s == STATUS_OK) {
         s = o->skip_bad ? rejects_open(&w.rejects, o->skip_bad) : STATUS_OK;
         if (s == STATUS_OK)
@@ -264,9 +271,9 @@ static void print_counts(const options *o, const tokenizer *t, const corpus_coun
         log_warn("%lld of the documents are not all UTF-8: what is not became U+FFFD", (long long)done->malformed);
 }
 
-static status check_outputs(const options *o)
+static status check_outputs(options *o)
 {
-    TRY(dataset_prepare(o->output, o->force));
+    TRY(dataset_output_open(&o->place, o->output, o->force));
     if (o->skip_bad)
         TRY(rejects_check(o->skip_bad, o->inputs.paths, o->inputs.count, o->force));
     bool there = false;
@@ -290,7 +297,7 @@ static status tokenize(options *o)
     TRY(tokenizer_files_open(&t, o->tokenizer));
     double start = clock_seconds();
     corpus_count done = {0};
-    status s = encode_all(o, t, &done, total);
+    status s = dataset_output_end(&o->place, encode_all(o, t, &done, total));
     if (s == STATUS_OK)
         print_counts(o, t, &done, clock_seconds() - start);
     return s;
@@ -302,7 +309,7 @@ int tokenize_main(int argc, char **argv)
     options o = {.append_eod = 1};
     o.threads = sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1;
     const options_row rows[] = {
-        OPTION_TEXT("--output", "PREFIX", "write PREFIX.bin and PREFIX.idx", &o.output),
+        OPTION_TEXT("--output", "PREFIX", "write PREFIX.bin and PREFIX.idx, here or to s3://BUCKET/PREFIX", &o.output),
         OPTION_TEXT("--tokenizer", "bytes|FILE", "the 256 bytes, or what FILE holds", &o.tokenizer),
         OPTION_INTEGER("--train-vocab", "N", "first train a SentencePiece model of N tokens, written to FILE",
                        &o.train_vocab, 300, 1 << 20),
@@ -312,6 +319,7 @@ int tokenize_main(int argc, char **argv)
                     &o.documents.field),
         OPTION_TEXT("--separator", "TEXT", "what separates the documents of a text file", &o.separator),
         OPTION_CHOICE("--append-eod", "end each document with the tokenizer's end (yes)", &o.append_eod, no_yes),
+        OPTION_FLAG("--begin", "begin each document with the tokenizer's bos (else the end before it does)", &o.begin),
         OPTION_CHOICE("--special-tokens", "names of special tokens within the text become (ids)", &o.special_text,
                       specials),
         OPTION_TEXT("--skip-bad", "FILE", "leave bad records out and list them in FILE: place and reason", &o.skip_bad),
@@ -345,7 +353,7 @@ int tokenize_main(int argc, char **argv)
     if (s == STATUS_OK)
         s = check_options(&o, &separator);
     if (s == STATUS_OK)
-        s = tokenize(&o);
+        s = dataset_output_end(&o.place, tokenize(&o));
     if (s != STATUS_OK)
         log_error("tokenize: %s", status_message());
     inputs_free(&o.inputs);

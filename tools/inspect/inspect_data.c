@@ -140,7 +140,11 @@ status inspect_gather_data(json_t **out, const inspect_request *r)
         json_object_set_new(object, "tokens", json_integer(indexed_tokens(x)));
         json_object_set_new(object, "lengths", gather_lengths(x));
         AUTO(tokenizer) *t = NULL;
-        if (tokenizer_files_is_beside(prefix))
+        tokenizer_begin begin;
+        s = tokenizer_files_begin(&begin, prefix);
+        if (s == STATUS_OK)
+            json_object_set_new(object, "document_begin", json_string(tokenizer_begin_words[begin]));
+        if (s == STATUS_OK && tokenizer_files_is_beside(prefix))
             s = tokenizer_files_open_beside(&t, prefix);
         if (s == STATUS_OK)
             s = gather_samples(object, x, t, r);
@@ -163,6 +167,7 @@ void inspect_print_data(const json_t *object)
     if (inspect_get(object, "tokens") >= 1000)
         printf(" (%s)", COUNT_IN_WORDS(inspect_get(object, "tokens")));
     printf(", stored as %s\n", inspect_text(object, "dtype"));
+    printf("  begins a document: %s (phalanx help data)\n", inspect_text(object, "document_begin"));
     if (json_object_get(object, "largest_id"))
         printf("  largest token id: %" PRId64 "\n  unigram entropy: %.4f nats a token\n",
                inspect_get(object, "largest_id"), json_number_value(json_object_get(object, "unigram_entropy")));

@@ -61,17 +61,33 @@ static bool makes(const json_t *root, const char *shape_text)
            huggingface_text(&made, &s, DTYPE_FP32, NULL) == STATUS_OK && strcmp(made, shape_text) == 0;
 }
 
+/* A value within a group such as rope_scaling. */
+typedef struct group_value {
+    json_t *group, *value;
+    const char *key;
+    char *path;
+    bool outside; /* the root has its key, too */
+} group_value;
+
 typedef struct reading {
     json_t *object, *root;  /* gathered facts; config.json */
     const json_t *asked;    /* keys of the root that the reader asked for */
     const char *shape_text; /* config.json of the shape that the reader made */
+    group_value *item;      /* [count] */
+    int count;
 } reading;
 
-/* Finds unread keys within a group such as rope_scaling: a key is unread if replacing its value by an object changes no
- * result, since its reader would refuse that. The root is unchanged afterwards. */
-static void find_unread(const reading *r, json_t *group, const char *name)
+static void free_items(reading *r)
 {
-    const huggingface_meaning none = {HUGGINGFACE_UNKNOWN, "", "", {NULL}};
+    for (int i = 0; i < r->count; i++) {
+        json_decref(r->item[i].value);
+        free(r->item[i].path);
+    }
+    free(r->item);
+}
+
+static void list_values(reading *r, json_t *group, const char *name)
+{
     for (void *i = json_object_iter(group); i; i = json_object_iter_next(group, i)) {
         json_t *value = json_object_iter_value(i);
         const char *key = json_object_iter_key(i);
@@ -80,16 +96,36 @@ static void find_unread(const reading *r, json_t *group, const char *name)
         bool outside = json_object_get(r->root, key) && json_object_get(r->asked, key);
         AUTO_FREE char *path = must_format("%s.%s", name, key);
         if (json_is_object(value)) {
-            find_unread(r, value, path);
+            list_values(r, value, path);
         } else if (!json_is_null(value) && !twice) {
-            json_incref(value);
-            json_object_iter_set_new(group, i, json_object());
-            if (makes(r->root, r->shape_text))
-                json_array_append_new(json_object_get(r->object, outside ? "overruled" : "unread"),
-                                      make_row(path, value, &none));
-            json_object_iter_set_new(group, i, value);
+            r->item = must_realloc(r->item, ((unsigned long)r->count + 1) * sizeof *r->item);
+            r->item[r->count++] = (group_value){group, json_incref(value), key, TAKE(path), outside};
         }
     }
+}
+
+/* Finds unread ones among the values [from, end): replacing them by objects changes no result, since their reader would
+ * refuse that. Halves a range that is read, so that thousands of unread values cost few readings. The root is unchanged
+ * afterwards. */
+static void find_unread(const reading *r, int from, int end)
+{
+    const huggingface_meaning none = {HUGGINGFACE_UNKNOWN, "", "", {NULL}};
+    if (from == end)
+        return;
+    for (int i = from; i < end; i++)
+        json_object_set_new(r->item[i].group, r->item[i].key, json_object());
+    bool unread = makes(r->root, r->shape_text);
+    for (int i = from; i < end; i++) {
+        const group_value *v = &r->item[i];
+        json_object_set(v->group, v->key, v->value);
+        if (unread)
+            json_array_append_new(json_object_get(r->object, v->outside ? "overruled" : "unread"),
+                                  make_row(v->path, v->value, &none));
+    }
+    if (unread || end - from == 1)
+        return;
+    find_unread(r, from, from + (end - from) / 2);
+    find_unread(r, from + (end - from) / 2, end);
 }
 
 static void copy_groups(json_t *object, json_t *root, const json_t *asked, const model_shape *s)
@@ -97,10 +133,11 @@ static void copy_groups(json_t *object, json_t *root, const json_t *asked, const
     AUTO_FREE char *text = NULL;
     if (huggingface_text(&text, s, DTYPE_FP32, NULL) != STATUS_OK)
         return;
-    const reading r = {object, root, asked, text};
+    RELEASED_BY(free_items) reading r = {.object = object, .root = root, .asked = asked, .shape_text = text};
     for (void *i = json_object_iter(root); i; i = json_object_iter_next(root, i))
         if (json_is_object(json_object_iter_value(i)) && json_object_get(asked, json_object_iter_key(i)))
-            find_unread(&r, json_object_iter_value(i), json_object_iter_key(i));
+            list_values(&r, json_object_iter_value(i), json_object_iter_key(i));
+    find_unread(&r, 0, r.count);
 }
 
 /* Returns the preset with the same Hugging Face config.json, or NULL. */

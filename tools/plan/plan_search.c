@@ -119,7 +119,9 @@ static void print_legend(const search *s, const config *c, const profile *prices
     puts("s behind a number of ranks: tokens between blocks are divided over them, too; zero: parallel.zero; micro: "
          "train.micro_batch\n"
          "recompute: memory.recompute, or the budget that memory.budget sets; xN: virtual stages; v: the vocabulary is "
-         "divided over the stages\n");
+         "divided over the stages");
+    plan_text_doubt(stdout, prices, 0);
+    putchar('\n');
 }
 
 static void print_table(const search *s, const config *c, int ranks, int64_t whole)

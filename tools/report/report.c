@@ -11,6 +11,7 @@
 #include "tools/page.h"
 #include "tools/options.h"
 #include "tools/report/report_run.h"
+#include "tools/series.h"
 #include "tools/tools.h"
 
 EMBED(report_page, "tools/report/report_page.html");
@@ -53,6 +54,40 @@ static status write_wandb(char *const *folders, int count, const char *path)
     return s;
 }
 
+/* Tells, and returns, at which step each later run's weights are no longer those of the first (run.hash_every). */
+static json_t *find_partings(char *const *folders, int count)
+{
+    json_t *partings = json_array(), *line;
+    json_auto_t *first = json_object(); /* hashes of the first run, by step */
+    size_t number;
+    for (int i = 0; i < count; i++) {
+        AUTO_FREE char *path = must_format("%s/metrics.jsonl", folders[i]);
+        json_auto_t *lines = series_lines(path, "weights_hash");
+        long long same = -1, other = -1;
+        json_array_foreach(lines, number, line)
+        {
+            long long step = json_integer_value(json_object_get(line, "step"));
+            json_t *hash = json_object_get(line, "weights_hash");
+            AUTO_FREE char *key = must_format("%lld", step);
+            json_t *before = json_object_get(first, key);
+            if (i == 0)
+                json_object_set(first, key, hash);
+            else if (before && other < 0)
+                *(json_equal(before, hash) ? &same : &other) = step;
+        }
+        if (same < 0 && other < 0)
+            continue;
+        AUTO_FREE char *up_to = same < 0 ? must_strdup("") : must_format("have equal weights up to step %lld", same),
+                       *from = other < 0
+                                   ? must_strdup("")
+                                   : must_format("%shave other weights at step %lld", *up_to ? ", and " : "", other);
+        json_array_append_new(partings,
+                              json_sprintf("%s and %s %s%s (run.hash_every).", folders[0], folders[i], up_to, from));
+        log_info("%s", json_string_value(json_array_get(partings, json_array_size(partings) - 1)));
+    }
+    return partings;
+}
+
 static status run(char *const *folders, int count, const char *path)
 {
     json_t *runs = json_array();
@@ -66,7 +101,8 @@ static status run(char *const *folders, int count, const char *path)
         if (s == STATUS_OK)
             json_array_append_new(runs, one);
     }
-    json_auto_t *data = json_pack("{s:o}", "runs", runs);
+    json_auto_t *data = json_pack("{s:o, s:o}", "runs", runs, "partings",
+                                  s == STATUS_OK ? find_partings(folders, count) : json_array());
     if (s == STATUS_OK)
         s = page_write(path, report_page, "@DATA@", data);
     return s;

@@ -56,7 +56,7 @@ status compile_divide_layers(int *counts, const compile_options *o)
                         : divide_by_cost(counts, o, stages * chunks);
 }
 
-static status divide_layers(compiled *c, int **first, int **count)
+static status divide_layers(compiled *c, int **first, int **count, int *const ends[2])
 {
     const compile_options *o = &c->options;
     int all = o->grid.size[GRID_PIPELINE] * o->layout.virtual_stages, at = 0;
@@ -65,8 +65,11 @@ static status divide_layers(compiled *c, int **first, int **count)
     *first = pool_alloc(&c->pool, (size_t)o->layout.virtual_stages * sizeof(int));
     *count = pool_alloc(&c->pool, (size_t)o->layout.virtual_stages * sizeof(int));
     chunk_map map = compile_chunks(o);
+    *ends[0] = *ends[1] = -1;
     for (int i = 0; i < all; i++) {
         if (chunk_map_stage(map, i) == o->grid.at[GRID_PIPELINE]) {
+            *ends[0] = i == 0 ? chunk_map_chunk(map, i) : *ends[0];
+            *ends[1] = i == all - 1 ? chunk_map_chunk(map, i) : *ends[1];
             (*first)[chunk_map_chunk(map, i)] = at;
             (*count)[chunk_map_chunk(map, i)] = counts[i];
             c->stage_layers += counts[i];
@@ -100,14 +103,15 @@ static status build_model(compiled *c)
     TRY(config_check_sizes(&o->shape, o->grid.size, o->layout.virtual_stages, o->sequence));
     c->options.grid.block[AXIS_KV] = heads_copies(o->shape.kv_heads, o->grid.size[GRID_TENSOR]);
     config_set_expert_blocks(&c->options.grid, &o->layout);
-    int *first = NULL, *count = NULL;
-    TRY(divide_layers(c, &first, &count));
+    int *first = NULL, *count = NULL, first_chunk, last_chunk;
+    TRY(divide_layers(c, &first, &count, (int *const[]){&first_chunk, &last_chunk}));
     c->around = ranks_around(&c->options);
     decoder_layout layout = {.compute = precision_compute(o->precision),
                              .chunk_count = o->layout.virtual_stages,
                              .first_layer = first,
                              .layers = count,
-                             .total_layers = o->shape.layers,
+                             .first_chunk = first_chunk,
+                             .last_chunk = last_chunk,
                              .grid = c->around,
                              .loss_tokens = o->loss_tokens};
     decoder_open(&c->model, &c->pool, &o->shape, &layout);

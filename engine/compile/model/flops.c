@@ -48,7 +48,8 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
                              .chunk_count = 1,
                              .first_layer = &layer,
                              .layers = &one,
-                             .total_layers = s->layers};
+                             .first_chunk = layer == 0 ? 0 : -1,
+                             .last_chunk = layer == s->layers - 1 ? 0 : -1};
     decoder_open(d, p, s, &layout);
     recorder_open(r, p, &layout.grid, compute, describe_weights(p, d), d->numbers);
     r->tokens = sequence;

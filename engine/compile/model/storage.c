@@ -350,7 +350,8 @@ static void describe_values(compiled *c)
     const token_counts n = tokens_count(o);
     const bool ALWAYS = true, LOSS = o->decode_samples == 0, MTP = o->train && o->shape.mtp_layers > 0,
                MASK = LOSS && o->document_mask, DIVIDED = n.run > 0,
-               BALANCES = o->shape.router_loss > 0 && o->router_over == LAYER_BALANCE_SEQUENCE,
+               BALANCES =
+                   (o->shape.router_loss > 0 || o->shape.router_z_loss > 0) && o->router_over == LAYER_BALANCE_SEQUENCE,
                DRAWS = DIVIDED || (o->train && (BALANCES || o->shape.dropout > 0));
     const int64_t clips = o->train && o->optimizer.qk_clip > 0;
     layer_sizes sizes = {
@@ -514,8 +515,7 @@ int64_t storage_checkpoint_bytes(const compile_options *o)
                              .compute = precision_compute(o->precision),
                              .chunk_count = 1,
                              .first_layer = &first,
-                             .layers = &layers,
-                             .total_layers = layers};
+                             .layers = &layers};
     decoder_open(&whole, &p, &o->shape, &layout);
     int64_t sum = 0;
     for (int i = 0; i < whole.parameter_count; i++) { /* no padding is saved, and a shared head is the embedding's */

@@ -95,6 +95,8 @@ void plan_measure(plan_rank *out, const compiled *c);
 status plan_text_verdict(const plan *p);
 /* Prints a plan for a person. */
 void plan_text_report(FILE *out, const plan *p);
+/* Says how far off predictions by a GPU's prices are that nothing has measured; nothing for other prices. */
+void plan_text_doubt(FILE *out, const profile *h, int indent);
 /* The same facts for programs, as members of an object. */
 void plan_text_facts(fact_writer *out, const plan *p);
 /* The coordinates of `shown` as members of an object: "tensor": 2, "data": 4 */

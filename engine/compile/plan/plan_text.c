@@ -386,6 +386,16 @@ static void print_exposed(FILE *out, const plan *p)
         fputs(" of the step, for transfers that nothing hides\n", out);
 }
 
+/* BENCHMARKS.md, "Against published steps" and "On GPUs, predicted", has the errors. */
+void plan_text_doubt(FILE *out, const profile *h, int indent)
+{
+    if (!h->cores && !h->count)
+        fprintf(out,
+                "%*snot measured on a GPU: 25 published steps of A100s are predicted 5%% off in the mean, 12%%\n"
+                "%*sat most; two of H100s 3%% and 31%%\n",
+                indent, "", indent, "");
+}
+
 static void print_time(FILE *out, const plan *p)
 {
     const profile *h = &p->profile;
@@ -413,11 +423,7 @@ static void print_time(FILE *out, const plan *p)
             "the\n                  %d ranks of a node, %g GB/s beyond\n",
             h->name, p->peak / 1e12, 100 * h->tile[0].share, h->memory / 1e12, h->node / 1e9, h->node_ranks,
             h->network / 1e9);
-    if (!h->cores && !h->count) /* BENCHMARKS.md, "Against published steps" and "On GPUs, predicted" */
-        fputs("                  not measured on a GPU: 25 published steps of A100s are predicted 5% off in the mean, "
-              "12%\n"
-              "                  at most; two of H100s 3% and 31%\n",
-              out);
+    plan_text_doubt(out, h, 18);
 }
 
 void plan_text_report(FILE *out, const plan *p)

@@ -303,11 +303,15 @@ static status refuse_budget(const search *d, int64_t bytes)
     units_bytes(budget, (double)o->budget);
     units_bytes(need, (double)all);
     units_bytes(over, (double)(all - o->budget));
+    bool gathers = storage_shares(o->layout.zero, CLASS_WEIGHT) && o->layout.zero_gather == CONFIG_EACH_STEP;
+    bool reduces = storage_shares(o->layout.zero, CLASS_GRADIENT) && o->layout.zero_reduce == CONFIG_EACH_STEP;
     return status_fail(
         STATUS_USAGE,
         "memory.budget %s: stage %d needs %s even if everything is recomputed, %lld bytes (%s) too much; raise "
-        "it, lower train.micro_batch or use more ranks",
-        budget, o->grid.at[GRID_PIPELINE], need, (long long)(all - o->budget), over);
+        "it, %s%slower train.micro_batch or use more ranks",
+        budget, o->grid.at[GRID_PIPELINE], need, (long long)(all - o->budget), over,
+        gathers ? "set parallel.zero_gather=micro_batch, " : "",
+        reduces ? "set parallel.zero_reduce=micro_batch, " : "");
 }
 
 /* Returns the transient bytes to plan for if the placement takes `placed`: other ranks of the stage differ by a row or

@@ -26,6 +26,8 @@ struct etcd {
     int next; /* node to look at next */
     double asked;
     int misses[ETCD_NODES];
+    char cluster[24]; /* id of the cluster, which must stay; "": unknown */
+    int64_t revision; /* highest revision that was read */
 };
 
 /* ---- login ------------------------------------------------------------------------------------------------------- */
@@ -116,6 +118,20 @@ static void post_body(http_answer *out, etcd *e, const char *address, const char
                              .most = MOST_REPLY});
 }
 
+/* Fails if the answer is of another cluster than those before: its keys are not this run's. */
+static status check_cluster(etcd *e, const json_t *answer, const char *address)
+{
+    const char *said = json_string_value(json_object_get(json_object_get(answer, "header"), "cluster_id"));
+    if (said && !*e->cluster)
+        snprintf(e->cluster, sizeof e->cluster, "%s", said);
+    return !said || strncmp(said, e->cluster, sizeof e->cluster - 1) == 0
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED,
+                             "etcd at %s is another cluster than the one that this island began with: if it has "
+                             "replaced that one, start the islands again",
+                             address);
+}
+
 /* Asks the nodes in turn. */
 static status post_json(json_t **out, etcd *e, const char *path, const char *body)
 {
@@ -126,8 +142,13 @@ static status post_json(json_t **out, etcd *e, const char *path, const char *bod
         post_body(&reply, e, address, path, body, ANSWER);
         json_auto_t *answer = reply.failure ? NULL : json_loads(reply.text ? reply.text : "", 0, NULL);
         if (reply.code == 200 && json_is_object(answer)) {
-            *out = TAKE(answer);
-            return STATUS_OK;
+            s = check_cluster(e, answer, address);
+            if (s == STATUS_OK) {
+                *out = TAKE(answer);
+                return STATUS_OK;
+            }
+            e->at = (e->at + 1) % e->nodes;
+            continue;
         }
         const char *said = json_string_value(json_object_get(answer, "message"));
         if (!said)
@@ -320,6 +341,13 @@ status etcd_read(json_t **out, etcd *e, const char *prefix)
     AUTO_FREE char *end = must_strdup(prefix);
     end[strlen(end) - 1]++; /* the first key beyond the prefix */
     TRY(call_v3(&answer, e, "/v3/kv/range", json_pack("{s:o, s:o}", "key", base64(prefix), "range_end", base64(end))));
+    int64_t revision = read_number(json_object_get(answer, "header"), "revision");
+    if (revision < e->revision) /* a former process's keys would be taken for another island's */
+        return status_fail(STATUS_FAILED,
+                           "etcd at %s answers as it was before: revision %lld, after %lld; if it was set back, start "
+                           "the islands again",
+                           e->address[e->at], (long long)revision, (long long)e->revision);
+    e->revision = revision;
     *out = etcd_pairs(answer, prefix);
     return STATUS_OK;
 }

@@ -1,7 +1,8 @@
 /* etcd, through its JSON gateway (/v3 over HTTP): keys and values, leases, transactions.
  *
- * A client knows some nodes of one cluster and asks them in turn until one answers; a call takes seconds at most. Keys
- * and values are text. One thread at a time may use a client, which the caller owns.
+ * A client knows some nodes of one cluster and asks them in turn until one answers; a call takes seconds at most.
+ * Answers of another cluster, and states older than one that was read, are refused. Keys and values are text. One
+ * thread at a time may use a client, which the caller owns.
  */
 #pragma once
 

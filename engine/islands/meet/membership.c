@@ -224,7 +224,7 @@ static status claim_once(bool *done, bool *reached, membership *m)
  * is read again before each attempt. */
 static status claim_slot(membership *m)
 {
-    double until = clock_seconds() + m->options.patience;
+    double until = clock_seconds() + m->options.patience, end = until + m->options.patience;
     for (bool done = false, there = true;;) {
         bool was_there = there;
         there = false;
@@ -235,7 +235,7 @@ static status claim_slot(membership *m)
             return STATUS_OK;
         double now = clock_seconds();
         if (there && !was_there) /* leases begin anew once etcd is back */
-            until = now + m->options.patience;
+            until = now + m->options.patience < end ? now + m->options.patience : end;
         if (now > until)
             return s != STATUS_OK ? s : status_fail(STATUS_FAILED, "no slot could be claimed");
         bool alive = false;

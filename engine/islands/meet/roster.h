@@ -19,9 +19,10 @@
  * refused}: `id` of the offer, drawn by the island, `merge` the one that took it, or the last one when it was refused.
  * A merge is one transaction on `head`, which holds only if head, the offers and the decider's turn are unchanged since
  * it read them: so there is one sequence of merges, and adding to it takes write access to etcd. If the last merges are
- * lost with the islands that had them, an island that writes an earlier head begins a history, which has an id that it
- * draws: its first merge comes after number `base` of the history `from`. So a number that two histories use names two
- * states. A former version wrote a history of 0; then numbers alone are compared. Values are never assumed to be
+ * lost with the islands that had them, an island writes an earlier head; an etcd that is forked, or set back, takes a
+ * number twice. So each merge begins a history, which has an id that its decider draws: it comes after number `base` of
+ * the history `from`. A number that two histories use names two states. Former versions wrote a history of 0, or one
+ * for many merges; with 0, numbers alone are compared. Values are never assumed to be
  * well-formed, and counts are at most 2^56.
  */
 #pragma once

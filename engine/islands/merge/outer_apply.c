@@ -99,6 +99,23 @@ static void mean_change(const outer *o, const outer_unit *m, const double *scale
     }
 }
 
+bool outer_is_late(const islands *o)
+{
+    return o->core.step > o->offered.apply_at && !(o->core.config->outer.noise > 0);
+}
+
+void outer_take_offered(islands *o)
+{
+    const outer *c = &o->core;
+    for (int i = 0; i < c->units.mine_count; i++) {
+        const outer_unit *m = &c->units.mine[i];
+        if (c->units.list[m->unit].fragment != c->fragment)
+            continue;
+        outer_decode_part(c, c->memory.other, c->slot, m);
+        rule_add(c->memory.reference + m->at, c->memory.other, -1, c->units.list[m->unit].elements);
+    }
+}
+
 /* values = the parts combined by outer.robust; judged NULL: all count */
 static void combine_changes(const outer *o, const outer_unit *m, const robust_judgement *judged, int64_t n)
 {
@@ -136,6 +153,7 @@ void outer_merge_changes(islands *o, bool took_part)
     outer *c = &o->core;
     const outer_memory *memory = &c->memory;
     const roster *r = &c->roster;
+    bool late = took_part && outer_is_late(o);
     robust_judgement of_all, *judged = outer_product_count(c->config, r->parts) > 0 ? &of_all : NULL;
     if (judged)
         outer_judge_parts(c, judged);
@@ -148,14 +166,18 @@ void outer_merge_changes(islands *o, bool took_part)
             memcpy(memory->other, reference, (size_t)n * sizeof *reference);
             const rule step = outer_rule_of(c, m);
             rule_step(reference, offset_or_null(memory->momentum, m->at), memory->values, &step, n);
-            if (took_part && memory->error)
+            if (took_part && !late && memory->error)
                 memcpy(memory->error + m->at, memory->rest + m->at, (size_t)n * sizeof *memory->error);
         }
-        if (took_part)
+        if (took_part && !late)
             continue;
-        outer_move_gather(o->move, memory->values, u); /* its own change stays for the next merge */
+        outer_move_gather(o->move, memory->values, u); /* its own change stays where the merge lacks it */
         for (int64_t i = 0; m && i < n; i++)
             memory->values[i] += memory->reference[m->at + i] - memory->other[i];
+        if (m && late) { /* a change is reference - weights */
+            outer_decode_part(c, memory->other, c->slot, m);
+            rule_add(memory->values, memory->other, 1, n);
+        }
         outer_move_scatter(o->move, u, memory->values);
     }
     for (int i = 0; i < r->parts; i++) {

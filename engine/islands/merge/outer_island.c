@@ -136,7 +136,8 @@ void outer_offer(islands *o, const islands_position *p, int fragment, int64_t me
     o->offered = (outer_offered){.step = p->step,
                                  .id = (int64_t)(id >> 1),
                                  .apply_at = p->step + c->config->outer.delay,
-                                 .deadline = c->now + c->config->outer.timeout};
+                                 .deadline = c->now + c->config->outer.timeout,
+                                 .end = c->now + 2 * c->config->outer.timeout};
     outer_serve_change(c, merge, p->step, fragment);
     (void)outer_everywhere(c, 0); /* wait until every rank serves the offer */
     if (!outer_first_rank(c))
@@ -149,6 +150,11 @@ void outer_offer(islands *o, const islands_position *p, int fragment, int64_t me
     if (o->undo.wanted && outer_undo_holds(o)) /* unless others have gone beyond that merge */
         json_object_set_new(words, "undo", json_true());
     membership_set_offer(c->membership, words);
+}
+
+bool outer_is_overdue(const islands *o, double grace)
+{
+    return o->core.now > o->offered.deadline + grace || o->core.now > o->offered.end;
 }
 
 void outer_withdraw(islands *o, const char *why)
@@ -174,7 +180,7 @@ void outer_end_withdrawal(islands *o)
 static bool is_under_way(const islands *o)
 {
     return o->stage == OUTER_OFFERED || o->stage == OUTER_PULLING ||
-           (o->stage == OUTER_WITHDRAWING && o->core.roster.reached);
+           (o->stage == OUTER_WITHDRAWING && o->core.roster.reached && o->core.now < o->offered.end);
 }
 
 status outer_await(islands *o, islands_position *p)
@@ -186,6 +192,12 @@ status outer_await(islands *o, islands_position *p)
         s = o->topology->push(o, p);
         if (is_under_way(o))
             outer_nap(&o->core);
+    }
+    if (o->stage == OUTER_WITHDRAWING && o->core.roster.reached && !o->offered.reported) {
+        o->offered.reported = true;
+        if (outer_first_rank(&o->core))
+            log_warn("islands: etcd does not show within 2 x outer.timeout what this island writes: training goes on, "
+                     "unmerged until it does");
     }
     o->stalled_since = 0;
     o->core.counts.waited += clock_seconds() - began;

@@ -43,6 +43,8 @@ typedef struct outer_offered {
     int64_t id;       /* unique; answers to the offer repeat it */
     int64_t apply_at; /* the weights take the reference after this step */
     double deadline;
+    double end;        /* 2 x outer.timeout after the offer: training waits for nothing any more */
+    bool reported;     /* the end of that wait has been logged */
     int64_t withdrawn; /* number of the writing, membership.h */
 } outer_offered;
 
@@ -127,6 +129,8 @@ struct islands {
 /* Encodes the fragment's change, or, for gossip, its weights, and offers it for a merge; the stage stays idle if it is
  * not finite. */
 void outer_offer(islands *o, const islands_position *p, int fragment, int64_t merge);
+/* True if the offer has been awaited for as long as it may be, plus `grace` seconds. */
+bool outer_is_overdue(const islands *o, double grace);
 /* Withdraws the offer; training continues. */
 void outer_withdraw(islands *o, const char *why);
 /* Ends a withdrawal once etcd has confirmed it; the merge counts as missed. */
@@ -144,7 +148,11 @@ status outer_hand_over(islands *o, islands_position *p, const char *what);
 
 /* Encodes the fragment's change; for gossip, its weights. False on all ranks: not finite somewhere. */
 bool outer_encode(islands *o, int fragment);
-/* Updates the reference by the roster's merge, and, if this island's change is not in it, the weights. */
+/* True if steps have been done since the weights should have taken the merge: their change is kept. Not with
+ * outer.noise, since the difference of two changes would show less of it. */
+bool outer_is_late(const islands *o);
+/* Updates the reference by the roster's merge. Moves the weights by others' changes, unless they become the reference
+ * soon: if this island's change is not in it, or is late. */
 void outer_merge_changes(islands *o, bool took_part);
 /* Gossip: updates the reference by the exchange with the partners; `mean`: sets it to the mean of their weights. */
 void outer_merge_weights(islands *o, bool mean);
@@ -152,6 +160,8 @@ void outer_merge_weights(islands *o, bool mean);
 void outer_apply_merge(islands *o, int fragment);
 /* Sets all units' weights to reference + rest, or to the reference alone. */
 void outer_take_reference(islands *o, bool with_rest);
+/* Adds this island's offered change to the reference. */
+void outer_take_offered(islands *o);
 /* Set a fragment's weights to the reference, and the reference to its weights. */
 void outer_give_reference(islands *o, int fragment);
 void outer_take_weights(islands *o, int fragment);

@@ -96,15 +96,19 @@ static status push_pull(islands *o)
 /* Ends an answered offer. A taken change is never pushed again, whether or not the island gets the model for it. */
 static void end_offer(islands *o, const roster_part *part)
 {
-    bool taken = part->refusal == ROSTER_TAKEN;
+    bool taken = part->refusal == ROSTER_TAKEN, late = taken && outer_is_late(o);
     int64_t merge = part->merge;
     outer_clear_offer(&o->core);
     outer_serve_change(&o->core, -1, -1, 0);
     o->merged_at[0] = o->offered.step;
     if (taken) {
         o->core.counts.merges++;
-        outer_copy(&o->core, o->core.memory.error, o->core.memory.rest);
-        outer_take_weights(o, 0);
+        if (!late)
+            outer_copy(&o->core, o->core.memory.error, o->core.memory.rest);
+        if (late) /* steps since the offer are the next change */
+            outer_take_offered(o);
+        else
+            outer_take_weights(o, 0);
         log_info("islands: merge %lld is this island's change after step %lld", (long long)merge,
                  (long long)o->offered.step);
     } else {
@@ -112,7 +116,7 @@ static void end_offer(islands *o, const roster_part *part)
         log_warn("islands: the server has refused this island's change after step %lld: %s; taking the model anew",
                  (long long)o->offered.step, refusals[part->refusal]);
     }
-    if (o->parting)
+    if (o->parting || late)
         o->stage = OUTER_IDLE;
     else
         begin_pull(o, merge);

@@ -25,6 +25,7 @@
 #include "memory/scope.h"
 #include "memory/seal.h"
 #include "memory/units.h"
+#include "parallel/comm/agree.h"
 #include "parallel/watch/signals.h"
 
 /* A server's files: its initial model, checkpoints, merges.jsonl. */
@@ -44,8 +45,7 @@ static void draw_model(outer *o)
                                   .compute = DTYPE_FP32,
                                   .chunk_count = 1,
                                   .first_layer = &first,
-                                  .layers = &layers,
-                                  .total_layers = layers};
+                                  .layers = &layers};
     decoder_open(&model, &p, shape, &whole);
     for (int i = 0; i < o->units.mine_count; i++) {
         const unit *u = &o->units.list[o->units.mine[i].unit];
@@ -67,6 +67,14 @@ static status read_units(outer *o, state_reader *read, void *from)
     return STATUS_OK;
 }
 
+static status read_dense(server *v, weights *dense)
+{
+    AUTO(upcycle) *u = NULL;
+    TRY(upcycle_open(&u, dense, &v->config->model.shape));
+    return read_units(&v->core, upcycle_read, u);
+}
+
+/* Collective. */
 static status begin_model(server *v)
 {
     const char *from = v->config->model.from;
@@ -76,23 +84,18 @@ static status begin_model(server *v)
         draw_model(&v->core);
     if (!from)
         return STATUS_OK;
-    TRY(weights_open(&w, from));
-    if (dense) {
-        AUTO(upcycle) *u = NULL;
-        TRY(upcycle_open(&u, w, &v->config->model.shape));
-        TRY(read_units(&v->core, upcycle_read, u));
-    } else {
-        TRY(read_units(&v->core, weights_read, w));
-    }
+    status s = weights_open(&w, from);
+    AUTO_FREE char *identity = s == STATUS_OK ? weights_identity(w) : NULL;
+    TRY(agree_on(comm_world(v->world), s, "model.from", identity));
+    s = dense ? read_dense(v, w) : read_units(&v->core, weights_read, w);
+    TRY(comm_all_status(comm_world(v->world), s));
     log_info("server: weights from %s", weights_folder(w));
     return STATUS_OK;
 }
 
-static status load_checkpoint(server *v, const char *folder)
+static status take_checkpoint(server *v, checkpoint *from)
 {
-    AUTO(checkpoint) *from = NULL;
     roster head = {0};
-    TRY(checkpoint_open(&from, folder));
     const json_t *meta = json_object_get(checkpoint_meta(from), META);
     if (!json_is_object(meta))
         return status_fail(STATUS_FAILED, "%s is a training run's, no server's: give the server another run.folder",
@@ -103,6 +106,16 @@ static status load_checkpoint(server *v, const char *folder)
     v->saved = v->core.merge = head.merge;
     log_info("server: resumed from %s after merge %lld", checkpoint_folder(from), (long long)head.merge);
     return STATUS_OK;
+}
+
+/* Collective. */
+static status load_checkpoint(server *v, const char *folder)
+{
+    AUTO(checkpoint) *from = NULL;
+    status s = checkpoint_open(&from, folder);
+    AUTO_FREE char *identity = s == STATUS_OK ? checkpoint_identity(from) : NULL;
+    TRY(agree_on(comm_world(v->world), s, "the checkpoint", identity));
+    return comm_all_status(comm_world(v->world), take_checkpoint(v, from));
 }
 
 /* Restores the latest readable checkpoint, named by rank 0 in turn; *found false: there is none. */
@@ -119,8 +132,8 @@ static status restore_latest(bool *found, server *v)
         if (outer_first_rank(&v->core))
             snprintf(path, sizeof path, "%s", offers.folder[i]);
         comm_broadcast_bytes(all, path, sizeof path, 0);
-        s = comm_all_status(all, load_checkpoint(v, path));
-        if (s == STATUS_OK || !v->config->checkpoint.fallback || i + 1 == offers.count)
+        s = load_checkpoint(v, path);
+        if (s != STATUS_FAILED || !v->config->checkpoint.fallback || i + 1 == offers.count)
             break;
         if (outer_first_rank(&v->core))
             log_warn("%s; going on from an older checkpoint", status_message());
@@ -142,7 +155,7 @@ static status open_model(server *v)
             "give it another run.folder (and the islands another outer.run), with model.from",
             resume);
     TRY(restore_latest(&found, v));
-    return found ? STATUS_OK : comm_all_status(comm_world(v->world), begin_model(v));
+    return found ? STATUS_OK : begin_model(v);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */

@@ -37,6 +37,10 @@ int state_sections(state_section out[STATE_SECTIONS], const compiled *c);
 void state_pieces(checkpoint_piece **list, int *count, const compiled *c, executor *e, state_section section,
                   bool writing);
 
+/* Sums a 64-bit hash of section, name, index and bits over the stored weights and master weights that this rank writes;
+ * the ranks' sum is the same in every layout with the same bits. */
+uint64_t state_hash(const compiled *c, executor *e);
+
 /* Fills weights, master weights and the optimizer's states from a checkpoint; without a "master" section (a converted
  * model) the master weights are the weights, without a state's section the states are zero. *has_states tells which.
  * With as many data ranks as saved, each rank gets its own feedback back; otherwise all of it is summed, and each rank

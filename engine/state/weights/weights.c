@@ -12,6 +12,7 @@
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/store/object.h"
+#include "memory/bits.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/parts.h"
@@ -421,6 +422,24 @@ const char *weights_folder(const weights *w)
     return w->folder;
 }
 
+char *weights_identity(const weights *w)
+{
+    enum { SAMPLED = 64, SAMPLE_BYTES = 64 };
+    if (w->checkpoint)
+        return checkpoint_identity(w->checkpoint);
+    bits sum = {0};
+    int count = sharded_count(w->files), every = count / SAMPLED + 1;
+    for (int i = 0; i < count; i++) {
+        const sharded_tensor *at = sharded_at(w->files, i);
+        const safetensors_tensor *t = at->tensor;
+        bits_add(&sum, t->name, (int64_t)strlen(t->name));
+        bits_add(&sum, &t->bytes, sizeof t->bytes);
+        if (i % every == 0)
+            bits_add(&sum, sharded_data(at), t->bytes < SAMPLE_BYTES ? t->bytes : SAMPLE_BYTES);
+    }
+    return must_format("%d tensors of a Hugging Face folder (sum %016llx)", count, (unsigned long long)bits_end(&sum));
+}
+
 const model_shape *weights_shape(const weights *w)
 {
     return &w->shape;
@@ -552,7 +571,15 @@ status weights_read(void *context, const rectangle *of, const box_memory *to)
 
 /* ---- the tokenizer ---- */
 
-status weights_tokenizer(tokenizer **out, const weights *w)
+tokenizer_begin weights_begin(const weights *w)
+{
+    tokenizer_begin begin = w->checkpoint ? TOKENIZER_BEGIN_UNKNOWN : TOKENIZER_BEGIN_OWN;
+    const json_t *meta = w->checkpoint ? checkpoint_meta(w->checkpoint) : NULL;
+    (void)tokenizer_begin_find(&begin, json_string_value(json_object_get(meta, "document_begin")));
+    return begin;
+}
+
+static status open_tokenizer(tokenizer **out, const weights *w)
 {
     /* run/checkpoints/step-00000100: beside the weights, or with the run */
     static const char *const above[] = {"", "/..", "/../.."};
@@ -566,6 +593,13 @@ status weights_tokenizer(tokenizer **out, const weights *w)
     if (w->checkpoint && w->config.data.train.count && tokenizer_files_is_beside(w->config.data.train.item[0].path))
         return tokenizer_files_open_beside(out, w->config.data.train.item[0].path);
     return status_fail(STATUS_FAILED, "%s has no tokenizer: put tokenizer.json or tokenizer.model there", w->folder);
+}
+
+status weights_tokenizer(tokenizer **out, const weights *w, const char *spec, tokenizer_begin begin)
+{
+    TRY(spec ? tokenizer_files_open(out, spec) : open_tokenizer(out, w));
+    tokenizer_begin_with(*out, begin ? begin : weights_begin(w));
+    return STATUS_OK;
 }
 
 /* ---- sizes from the model's files ---- */

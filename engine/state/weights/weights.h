@@ -30,6 +30,8 @@ AUTO_CLOSES(weights, weights_close)
 bool weights_is_huggingface(const weights *w);
 /* Returns the folder of the files; for a run, of its latest checkpoint. */
 const char *weights_folder(const weights *w);
+/* Returns a few words that tell the weights from others, wherever their copies lie; the caller frees them. */
+char *weights_identity(const weights *w);
 const model_shape *weights_shape(const weights *w);
 /* Returns the configuration that a checkpoint was saved with, as text; NULL for a Hugging Face folder. */
 const char *weights_config(const weights *w);
@@ -53,9 +55,12 @@ bool weights_leave_biases(weights *w);
  * context. */
 status weights_read(void *w, const rectangle *of, const box_memory *to);
 
-/* Opens the weights' tokenizer: in their folder, in the run above it, or the one that made the run's data. A failure
- * lists where it looked. */
-status weights_tokenizer(tokenizer **out, const weights *w);
+/* Opens the weights' tokenizer: `spec` (tokenizer_files_open), or if NULL in their folder, in the run above it, or the
+ * one that made the run's data. It begins a text as training began documents, or as `begin` says if that is not
+ * unknown. A failure lists where it looked. */
+status weights_tokenizer(tokenizer **out, const weights *w, const char *spec, tokenizer_begin begin);
+/* Returns the beginning of documents in training that a checkpoint records. */
+tokenizer_begin weights_begin(const weights *w);
 
 /* Fill in the sizes of a configuration that names model.config or model.from (config_wants_shape), or the vocabulary's
  * size from the data's tokenizer (config_wants_vocabulary), and check it; other configurations stay unchanged. */

@@ -2,10 +2,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
@@ -39,6 +42,7 @@ typedef struct copy {
     weights *from;
     const weights_copy_options *options;
     char *folder; /* temporary */
+    int held;     /* its descriptor, locked; -1: none */
     int64_t done, total;
     safetensors_tensor *tensors; /* [count] as they will be stored, in the model's order, and then copies */
     int *source;                 /* [count] index of the source weight of each */
@@ -222,7 +226,8 @@ static json_t *special_tokens(const weights *w)
 {
     json_t *tokens = json_deep_copy(weights_tokens(w));
     AUTO(tokenizer) *t = NULL;
-    if (json_object_size(tokens) || weights_is_huggingface(w) || weights_tokenizer(&t, w) != STATUS_OK)
+    if (json_object_size(tokens) || weights_is_huggingface(w) ||
+        weights_tokenizer(&t, w, NULL, TOKENIZER_BEGIN_UNKNOWN) != STATUS_OK)
         return tokens;
     const int32_t id[] = {tokenizer_ids_of(t)->bos, tokenizer_ids_of(t)->eos, tokenizer_ids_of(t)->pad};
     for (int i = 0; huggingface_token_keys[i]; i++)
@@ -304,6 +309,9 @@ static status write_manifest(const copy *c)
     c->manifest->meta =
         json_pack("{s:I, s:s, s:O}", "step", (json_int_t)0, "config", text, "tokens", weights_tokens(c->from));
     MUST(c->manifest->meta, "out of host memory");
+    if (weights_begin(c->from))
+        json_object_set_new(c->manifest->meta, "document_begin",
+                            json_string(tokenizer_begin_words[weights_begin(c->from)]));
     AUTO_FREE char *path = must_format("%s/manifest.json", c->folder);
     TRY(manifest_check(c->manifest, path));
     return manifest_write(c->manifest, path);
@@ -329,7 +337,7 @@ static status copy_companions(const copy *c)
         tokenizer_copied = tokenizer_copied || (copied && i < 3);
     }
     AUTO(tokenizer) *t = NULL;
-    if (weights_tokenizer(&t, c->from) != STATUS_OK)
+    if (weights_tokenizer(&t, c->from, NULL, TOKENIZER_BEGIN_UNKNOWN) != STATUS_OK)
         /* Weights without a tokenizer, or with an unknown one, are still a complete model. */
         return STATUS_OK;
     if (!tokenizer_copied && !weights_is_huggingface(c->from))
@@ -428,10 +436,22 @@ static status take_name(const char *from, const char *to, bool replace)
     return s == STATUS_OK ? atomic_remove(old) : s;
 }
 
+/* Locks the temporary folder against processes that make the same one, as several ranks of mpirun would. */
+static status hold_folder(copy *c)
+{
+    int before = c->held;
+    c->held = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (before >= 0)
+        close(before);
+    if (c->held >= 0 && flock(c->held, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return status_fail(STATUS_FAILED,
+                           "%s is being written by another process: such a copy is made by one process, without mpirun",
+                           c->folder);
+    return STATUS_OK;
+}
+
 static status write_folder(copy *c)
 {
-    TRY(atomic_remove(c->folder)); /* leftover of an interrupted copy */
-    TRY(atomic_make_folders(c->folder));
     for (int i = 0; i < c->shards; i++)
         TRY(write_shard(c, i));
     TRY(copy_companions(c));
@@ -443,6 +463,8 @@ static status write_folder(copy *c)
 
 static void free_copy(copy *c)
 {
+    if (c->held >= 0)
+        close(c->held);
     manifest_free(c->manifest);
     json_decref(c->map);
     free(c->tensors);
@@ -460,7 +482,8 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
         length--;
     AUTO_FREE char *target = must_format("%.*s", (int)length, to), *unused = NULL, *message = NULL;
     RELEASED_BY(free_copy)
-    copy c = {.from = from, .options = options, .folder = must_format("%s.tmp", target), .map = json_object()};
+    copy c = {
+        .from = from, .options = options, .folder = must_format("%s.tmp", target), .map = json_object(), .held = -1};
     if (options->format == WEIGHTS_PHALANX)
         c.manifest = manifest_make(1);
     else if (weights_leave_biases(from))
@@ -471,6 +494,10 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     TRY(check_target(target, options->replace));
     if (!c.manifest) /* rejects a model that config.json cannot describe before the long work */
         TRY(huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL));
+    TRY(hold_folder(&c)); /* a leftover of an interrupted copy */
+    TRY(atomic_remove(c.folder));
+    TRY(atomic_make_folders(c.folder));
+    TRY(hold_folder(&c));
     status s = write_folder(&c);
     if (s == STATUS_OK)
         s = take_name(c.folder, target, options->replace);

@@ -30,13 +30,6 @@ bool account_same(const account *a, const account *b)
     return same_text(a->id, b->id) && same_text(a->secret, b->secret) && same_text(a->token, b->token);
 }
 
-/* Returns a variable that is set and not empty; else NULL. */
-static const char *get_variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
-
 /* ---- AWS's files ------------------------------------------------------------------------------------------------- */
 
 /* Takes one line of a profile; values that are already set stay. */
@@ -107,7 +100,7 @@ static status take_file(bool *found, account *p, const char *path, const char *n
 
 static char *path_of(const char *name, const char *within_home)
 {
-    const char *given = get_variable(name), *home = get_variable("HOME");
+    const char *given = http_variable(name), *home = http_variable("HOME");
     return given ? must_strdup(given) : must_format("%s/.aws/%s", home ? home : "", within_home);
 }
 
@@ -149,8 +142,8 @@ static char *first_of(const char *a, const char *b, const char *c, const char *d
 
 static status take_keys(account *out, const account *p, bool found, const char *name, const char *files)
 {
-    const char *id = get_variable("AWS_ACCESS_KEY_ID"), *secret = get_variable("AWS_SECRET_ACCESS_KEY");
-    const char *token = get_variable("AWS_SESSION_TOKEN"), *unsigned_too = get_variable("AWS_NO_SIGN_REQUEST");
+    const char *id = http_variable("AWS_ACCESS_KEY_ID"), *secret = http_variable("AWS_SECRET_ACCESS_KEY");
+    const char *token = http_variable("AWS_SESSION_TOKEN"), *unsigned_too = http_variable("AWS_NO_SIGN_REQUEST");
     out->anonymous = unsigned_too && (strcasecmp(unsigned_too, "true") == 0 || strcmp(unsigned_too, "1") == 0);
     if (out->anonymous) {
         out->source = must_strdup("AWS_NO_SIGN_REQUEST");
@@ -190,16 +183,16 @@ status account_load(account *out)
     RELEASED_BY(account_wipe) account a = {0};
     RELEASED_BY(account_wipe) account p = {0};
     bool found = false;
-    const char *name = get_variable("AWS_PROFILE") ? get_variable("AWS_PROFILE") : "default";
+    const char *name = http_variable("AWS_PROFILE") ? http_variable("AWS_PROFILE") : "default";
     AUTO_FREE char *keys = path_of("AWS_SHARED_CREDENTIALS_FILE", "credentials");
     AUTO_FREE char *config = path_of("AWS_CONFIG_FILE", "config");
     AUTO_FREE char *files = must_format("%s and %s", keys, config);
     TRY(take_file(&found, &p, keys, name));
     TRY(take_file(&found, &p, config, name));
     TRY(take_keys(&a, &p, found, name, files));
-    a.region = first_of(get_variable("AWS_REGION"), get_variable("AWS_DEFAULT_REGION"), p.region, "us-east-1");
-    a.endpoint = first_of(get_variable("AWS_ENDPOINT_URL_S3"), get_variable("AWS_ENDPOINT_URL"), p.endpoint, NULL);
-    a.ca_file = first_of(get_variable("AWS_CA_BUNDLE"), p.ca_file, get_variable("SSL_CERT_FILE"), find_authorities());
+    a.region = first_of(http_variable("AWS_REGION"), http_variable("AWS_DEFAULT_REGION"), p.region, "us-east-1");
+    a.endpoint = first_of(http_variable("AWS_ENDPOINT_URL_S3"), http_variable("AWS_ENDPOINT_URL"), p.endpoint, NULL);
+    a.ca_file = first_of(http_variable("AWS_CA_BUNDLE"), p.ca_file, http_variable("SSL_CERT_FILE"), find_authorities());
     for (size_t n = a.endpoint ? strlen(a.endpoint) : 0; n > 0 && a.endpoint[n - 1] == '/'; n--)
         a.endpoint[n - 1] = 0;
     TRY(check_account(&a));

@@ -17,7 +17,8 @@
 enum { MOST_TEXT = 16 << 20, SLOW = 1024, MOST_HEADERS = S3_CALL_PAIRS + 10 };              /* bytes; bytes a second */
 static const double CONNECT = 10, STALL = 30, LONGEST_PAUSE = 10, LONGEST_RETRY_AFTER = 60; /* seconds */
 static const double WHOLE = 30, RATE = 1 << 20; /* seconds of a whole answer; bytes that add one */
-static const double UNREACHED = 15;             /* seconds: a store that has never answered is a wrong address */
+static const double JOINS = 20; /* times as long for an upload's end: a store that joins parts sends spaces meanwhile */
+static const double UNREACHED = 15; /* seconds: a store that has never answered is a wrong address */
 
 /* One attempt at a call. */
 typedef struct attempt {
@@ -237,11 +238,9 @@ static s3_verdict renew_account(object_store *s)
 static s3_verdict change_region(object_store *s, s3_reply *r)
 {
     if (!is_label(r->region) || strlen(r->region) > 40 || strcmp(r->region, s->who.region) == 0) {
-        snprintf(r->why, sizeof r->why,
-                 "%ld %s: %.256s: the bucket is elsewhere, and the answer does not say where: set AWS_REGION or "
-                 "AWS_ENDPOINT_URL",
-                 r->code, r->error, r->message);
-        log_make_printable(r->why);
+        size_t used = strlen(r->why);
+        snprintf(r->why + used, sizeof r->why - used,
+                 ": the bucket is elsewhere, and the answer does not say where: set AWS_REGION or AWS_ENDPOINT_URL");
         return S3_FAILED;
     }
     free(s->who.region);
@@ -499,7 +498,8 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
     AUTO_FREE char *sent = signature_path(path), *query = signature_query(c->query, c->queries);
     AUTO_FREE char *url = must_format("%s%s%s%s", origin, sent, *query ? "?" : "", query);
     AUTO_FREE char *authorization = add_signature(h, s, c, path);
-    double whole = s3_answer_seconds(s), left = s->limits.until > 0 ? s->limits.until - clock_seconds() : whole;
+    double whole = s3_answer_seconds(s) * (c->may_fail_late ? JOINS : 1),
+           left = s->limits.until > 0 ? s->limits.until - clock_seconds() : whole;
     bool body = strcmp(c->method, "PUT") == 0 || strcmp(c->method, "POST") == 0;
     const http_request request = {.method = c->method,
                                   .url = url,

@@ -168,6 +168,8 @@ json_t *train_meta_write(const training_position *m, const config *c, const samp
         json_object_set_new(meta, counts[i].key, json_integer(value));
     }
     json_object_set_new(meta, "loss_scale", json_real(m->loss_scale));
+    if (m->begin)
+        json_object_set_new(meta, "document_begin", json_string(tokenizer_begin_words[m->begin]));
     write_past(meta, &m->past);
     json_object_set_new(meta, "config", json_string(text));
     json_object_set_new(meta, "data",
@@ -300,6 +302,7 @@ status train_meta_read(training_position *out, const json_t *meta, const config 
             (long long)m.updates, (long long)m.skipped, (long long)m.step);
     if (m.good_steps > m.step)
         return refuse_value(where, "good_steps", json_object_get(meta, "good_steps"), "is more than its steps");
+    (void)tokenizer_begin_find(&m.begin, json_string_value(json_object_get(meta, "document_begin")));
     TRY(read_past(&m.past, meta, &m, saved, where));
     TRY(check_samples(&m, saved, where));
     if (scale && !json_is_number(scale))

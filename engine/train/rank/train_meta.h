@@ -10,6 +10,7 @@
 #include "engine/config/config.h"
 #include "engine/data/samples.h"
 #include "engine/guard/spike.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "engine/compile/model/tokens.h"
 
 /* Samples that a rewind leaves out after a spike: steps after `after` train on none of [first, first + count). */
@@ -43,6 +44,7 @@ typedef struct training_position {
     int64_t ramp_step;                       /* completed steps at the start of train.batch_ramp; at most stage_step */
     int64_t good_steps, skipped;             /* steps since the loss scale last changed; skipped steps in a row */
     bucket_state bucket;                     /* capacity bucket of the experts' programs */
+    tokenizer_begin begin;                   /* the beginning of documents in training */
     double loss_scale;                       /* fp16's loss scale, else 1; 0 in a checkpoint of another precision */
     train_past past;
 } training_position;

@@ -11,7 +11,6 @@
 typedef struct islands islands;           /* engine/islands/islands.h */
 typedef struct lock lock;                 /* engine/system/lock.h */
 typedef struct mirror_facts mirror_facts; /* engine/mirror/mirror.h */
-typedef struct tokenizer tokenizer;       /* engine/tokenizer/tokenizer.h */
 typedef struct trace trace;               /* engine/run/trace.h */
 typedef struct verify verify;             /* engine/guard/verify.h */
 
@@ -20,8 +19,9 @@ typedef struct training_data {
     samples *train, *validation;
     samples **sets; /* validation data sets one by one; of one set, that one */
     int set_count;
-    stored *remote;       /* shared state of data sets in an object store */
-    tokenizer *tokenizer; /* rank 0's, saved in checkpoints; NULL: unknown */
+    stored *remote;        /* shared state of data sets in an object store */
+    tokenizer *tokenizer;  /* rank 0's, saved in checkpoints; NULL: unknown */
+    tokenizer_begin begin; /* rank 0's: the beginning of documents that data.train records */
 } training_data;
 
 /* Prefetches of data sets in an object store. */
@@ -48,6 +48,7 @@ typedef struct training_now {
     double attention_logit_max;        /* largest attention logit, if QK-clip tracks it */
     double mtp_loss;                   /* mean over its labels, excluding its coefficient; 0: none */
     double dropped_share;              /* share of expert assignments that were dropped */
+    char hash[17];                     /* hash of all weights in hexadecimal; "": not taken */
     int bucket, replays;               /* capacity bucket of the experts, and how often it was rerun */
 } training_now;
 
@@ -98,6 +99,7 @@ typedef struct training_saving {
 } training_saving;
 
 typedef struct training_report training_report; /* report/training_report.h */
+typedef struct training_first training_first;   /* train_first.c */
 typedef struct training_saves training_saves;   /* saves/training_saves.h */
 
 typedef struct training {
@@ -121,6 +123,7 @@ typedef struct training {
     training_now now;
     training_fetched fetched;
     training_guards guards;
+    training_first *first; /* weights noted in the first steps; NULL: none */
     training_counts counts;
     training_saves *saves;
     training_saving saving;

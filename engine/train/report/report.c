@@ -112,6 +112,8 @@ static json_t *step_object(const report_step *s)
     if (when)                                                                                                          \
         put_##kind(line, #name, s->name);
 #include "engine/train/report/metrics.def"
+    if (s->hash)
+        put_text(line, "weights_hash", s->hash);
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
     return line;

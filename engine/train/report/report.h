@@ -50,6 +50,7 @@ typedef struct report_step {
     double time; /* seconds since 1970 */
 #define METRIC(kind, name, ...) report_##kind name;
 #include "engine/train/report/metrics.def"
+    const char *hash;    /* hash of the weights in hexadecimal; NULL: not taken */
     const char *skipped; /* why the weights did not change; NULL: they were updated */
     int buckets;         /* capacity buckets of training programs (layers/capacity.h) */
     bool drops;          /* experts drop rows beyond their capacity */

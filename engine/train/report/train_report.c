@@ -383,6 +383,7 @@ void training_report_step(training *t, const training_figures *f)
                      .grad_norm = f->norm,
                      .lr = f->rate,
                      .step_seconds = f->seconds,
+                     .hash = *t->now.hash ? t->now.hash : NULL,
                      .skipped = skips[f->outcome],
                      .tokens_per_second = tokens / f->seconds,
                      .time = report_time(),

@@ -175,6 +175,8 @@ static json_t *make_meta(const training *t)
     training_position m = t->at;
     if (!precision_row_of(t->config->train.precision)->scales_loss)
         m.loss_scale = 0; /* so that a continuation in fp16 begins with the configured scale */
+    if (t->data.begin)    /* else as in the checkpoint that was resumed from */
+        m.begin = t->data.begin;
     json_t *meta = train_meta_write(&m, t->config, t->data.train, t->data.validation);
     if (t->islands)
         json_object_set_new(meta, "outer", islands_meta(t->islands));

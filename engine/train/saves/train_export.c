@@ -111,16 +111,25 @@ static void print_card(FILE *out, const training *t, int64_t step)
 /* ---- the exporter ------------------------------------------------------------------------------------------------ */
 
 /* A thread that reads a published checkpoint of any layout and writes exports/step-XXXXXXXX atomically; then
- * exports/latest leads to it. Pruning keeps checkpoints that wait for export. The thread allocates memory while it
- * works: the manifest, and the few buffers of weights_copy. */
-enum { MOST_WAITING = 256, NAME = 32 };
+ * exports/latest leads to it, and both go to the mirror. An export that fails (a full disk) is tried again with the
+ * next save and at the run's end. Pruning keeps checkpoints that wait for export. The thread allocates memory while it
+ * works: the manifest, and the few buffers of weights_copy and of an upload. */
+enum { MOST_WAITING = 256, NAME = 32, TRIES = 5 };
+
+typedef struct waiting_export {
+    char name[NAME];
+    int tries;
+    bool resting; /* has failed, and waits for the next save */
+} waiting_export;
 
 typedef struct exporter {
     training *run;
     char *folder; /* folder of exports */
     worker worker;
-    char waiting[MOST_WAITING][NAME]; /* the first is in progress */
-    int count;
+    waiting_export waiting[MOST_WAITING];
+    int count, now; /* now: the one in progress */
+    bool last;      /* its last try */
+    bool ending;    /* no save follows */
 } exporter;
 
 /* ---- one export -------------------------------------------------------------------------------------------------- */
@@ -143,6 +152,27 @@ static status name_latest(const char *exports, const char *name)
     return atomic_replace(text, line, (int64_t)strlen(line));
 }
 
+/* Uploads an export to MIRROR/exports/NAME, its config.json last, and then its name to MIRROR/exports/latest. */
+static status mirror_export(exporter *e, const char *folder, const char *name)
+{
+    const training *t = e->run;
+    const object_limits limits = {.patience = MIRROR_PATIENCE, .stop = &e->worker.stop};
+    RELEASED_BY(mirror_prefix_free) mirror_prefix p = {0};
+    AUTO(object_store) *s = NULL;
+    mirror_holder holder;
+    if (!t->config->checkpoint.mirror)
+        return STATUS_OK;
+    TRY(mirror_prefix_make(&p, t->config->checkpoint.mirror));
+    TRY(object_open(&s, p.bucket, &limits));
+    TRY(mirror_prefix_confirm(&holder, s, &p, t->run));
+    if (holder != MIRROR_MINE)
+        return status_fail(STATUS_FAILED, "%s is not this start's", p.url);
+    AUTO_FREE char *root = must_format("%sexports/%s/", p.root, name), *line = must_format("%s\n", name),
+                   *latest = mirror_prefix_key(&p, "exports", "latest");
+    TRY(upload_folder(&(upload_target){.bucket = p.bucket, .root = root, .limits = limits}, folder, "config.json"));
+    return object_put(s, latest, line, (int64_t)strlen(line));
+}
+
 static status make_export(exporter *e, const char *name)
 {
     AUTO_FREE char *from = must_format("%s/%s", e->run->checkpoints, name), *to = must_format("%s/%s", e->folder, name),
@@ -157,34 +187,53 @@ static status make_export(exporter *e, const char *name)
     TRY(weights_open(&w, from));
     TRY(atomic_make_folders(e->folder));
     TRY(weights_copy(w, to, &o));
-    return name_latest(e->folder, name);
+    TRY(name_latest(e->folder, name));
+    status s = mirror_export(e, to, name);
+    return s == STATUS_OK ? s : status_context(s, "checkpoint.mirror");
 }
 
-/* Copies the name of the next one; false: the thread ends. */
-static bool take_next(char name[NAME], exporter *e)
+/* Waits for the next one; false: the thread ends. */
+static bool take_next(exporter *e)
 {
     WORKER_HELD(&e->worker);
-    while (e->count == 0 && worker_wait(&e->worker))
-        continue;
-    memcpy(name, e->waiting[0], NAME);
-    return !atomic_load(&e->worker.stop);
+    for (;;) {
+        for (e->now = 0; e->now < e->count && e->waiting[e->now].resting; e->now++)
+            continue;
+        e->last = e->ending && e->now < e->count && e->waiting[e->now].tries > 0;
+        if (e->now < e->count || !worker_wait(&e->worker))
+            return !atomic_load(&e->worker.stop);
+    }
+}
+
+/* Removes the one in progress from the list, or lets it wait for another try. */
+static void conclude_export(exporter *e, status s)
+{
+    WORKER_HELD(&e->worker);
+    waiting_export *at = e->waiting + e->now;
+    bool again = s != STATUS_OK && !e->last && ++at->tries < TRIES;
+    if (s != STATUS_OK && !atomic_load(&e->worker.stop))
+        log_warn("%s is not exported: %s; %s", at->name, status_message(),
+                 !again      ? "the run's next start tries again"
+                 : e->ending ? "tries once more"
+                             : "the run goes on, and tries again with the next save");
+    at->resting = again && !e->ending;
+    if (!again)
+        memmove(at, at + 1, (size_t)(--e->count - e->now) * sizeof *at);
+    if (again && e->ending)
+        (void)worker_wait_until(&e->worker, clock_seconds() + 1);
+    worker_tell(&e->worker);
 }
 
 static void export_all(void *context)
 {
     exporter *e = context;
-    char name[NAME];
-    while (take_next(name, e)) {
+    while (take_next(e)) {
         double began = clock_seconds();
+        const char *name = e->waiting[e->now].name; /* only this thread removes entries */
         status s = make_export(e, name);
         if (s == STATUS_OK)
             log_info("exported %s/%s in %.2f s", e->folder, name, clock_seconds() - began);
-        else if (!atomic_load(&e->worker.stop))
-            log_warn("%s is not exported: %s; the run goes on", name, status_message());
-        WORKER_HELD(&e->worker);
-        e->count--;
-        memmove(e->waiting, e->waiting + 1, (size_t)e->count * sizeof *e->waiting);
-        worker_tell(&e->worker);
+        conclude_export(e, s);
     }
 }
 
@@ -214,7 +263,8 @@ static void add_export(exporter *e, const char *name)
     WORKER_HELD(&e->worker);
     while (e->count == MOST_WAITING) /* the storage is far too slow: training waits, as for checkpoints */
         worker_wait(&e->worker);
-    snprintf(e->waiting[e->count++], NAME, "%s", name);
+    e->waiting[e->count] = (waiting_export){0};
+    snprintf(e->waiting[e->count++].name, NAME, "%s", name);
     worker_tell(&e->worker);
 }
 
@@ -267,18 +317,25 @@ status training_export_open(training *t)
     e->folder = TAKE(folder);
     worker_init(&e->worker);
     TRY(worker_start(&e->worker, export_all, e, "exports checkpoints"));
-    if (t->config->checkpoint.mirror)
-        log_info(
-            "exports stay in %s: checkpoint.mirror uploads checkpoints, of which phalanx convert --from %s makes the "
-            "same folders",
-            e->folder, t->config->checkpoint.mirror);
     return add_missing(t, e);
+}
+
+static void retry_failed(exporter *e, bool ending)
+{
+    WORKER_HELD(&e->worker);
+    e->ending = ending;
+    for (int i = 0; i < e->count; i++)
+        e->waiting[i].resting = false;
+    worker_tell(&e->worker);
 }
 
 void training_export_saved(training *t, int64_t step, const char *name)
 {
-    if (t->saves->exporter && is_due(t, step))
+    if (!t->saves->exporter)
+        return;
+    if (is_due(t, step))
         add_export(t->saves->exporter, name);
+    retry_failed(t->saves->exporter, false);
 }
 
 bool training_export_holds(const training *t, const char *name)
@@ -289,7 +346,7 @@ bool training_export_holds(const training *t, const char *name)
         return false;
     WORKER_HELD(&e->worker);
     for (int i = 0; i < e->count; i++)
-        held = held || strcmp(e->waiting[i], name) == 0;
+        held = held || strcmp(e->waiting[i].name, name) == 0;
     return held;
 }
 
@@ -298,6 +355,7 @@ void training_export_finish(training *t)
     exporter *e = t->saves->exporter;
     if (!e)
         return;
+    retry_failed(e, true);
     WORKER_HELD(&e->worker);
     while (e->count > 0)
         worker_wait(&e->worker);

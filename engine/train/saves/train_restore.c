@@ -20,6 +20,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/seal.h"
+#include "parallel/comm/agree.h"
 
 /* ---- one checkpoint -------------------------------------------------------------------------------------------- */
 
@@ -170,7 +171,11 @@ static verdict restore_from(status *said, training *t, const char *path)
     *said = share_elsewhere(&t->new_stage, t, path);
     if (*said != STATUS_OK)
         return REFUSED;
-    *said = comm_all_status(comm_world(t->world), checkpoint_open(&from, path));
+    *said = checkpoint_open(&from, path);
+    AUTO_FREE char *identity = *said == STATUS_OK ? checkpoint_identity(from) : NULL;
+    *said = agree_on(comm_world(t->world), *said, "the checkpoint", identity);
+    if (*said == STATUS_USAGE)
+        return (void)status_context(*said, "%s", path), REFUSED;
     if (*said != STATUS_OK)
         return DAMAGED;
     RELEASED_BY(config_free) config saved = {0};
@@ -393,24 +398,6 @@ static status take_from_memory(training *t)
     return STATUS_OK;
 }
 
-/* Checks that every rank has the same data: nodes may have copies of their own, one of which may be old. */
-static status check_same_data(const training *t)
-{
-    comm_group *all = comm_world(t->world);
-    status s = STATUS_OK;
-    for (int i = 0; i < t->config->data.train.count && s == STATUS_OK; i++) {
-        indexed_identity mine, first;
-        samples_identify(&mine, t->data.train, i);
-        first = mine;
-        comm_broadcast_bytes(all, &first, sizeof first, 0);
-        if (memcmp(&first, &mine, sizeof mine) != 0)
-            s = status_fail(STATUS_FAILED, "data.train %s is not the same here as on rank 0: copy it again",
-                            t->config->data.train.item[i].path);
-        s = comm_all_status(all, s);
-    }
-    return s;
-}
-
 /* Copies the dense model's MLP into all experts; routers stay randomly initialised. */
 static status begin_as_dense(training *t, weights *dense)
 {
@@ -423,17 +410,21 @@ static status begin_as_dense(training *t, weights *dense)
     return STATUS_OK;
 }
 
-/* Starts with fresh optimizer state; weights are drawn, or model.from's, or some of each. */
+/* Starts with fresh optimizer state; weights are drawn, or model.from's, or some of each. Collective. */
 static status start_fresh(training *t)
 {
     const config *c = t->config;
+    comm_group *all = comm_world(t->world);
     if (!c->model.from || c->model.upcycle)
         state_initialise(&t->compiled, t->executor, (uint64_t)c->train.seed);
     if (!c->model.from)
         return STATUS_OK;
     AUTO(weights) *w = NULL;
-    TRY(weights_open(&w, c->model.from));
-    TRY(c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w));
+    status s = weights_open(&w, c->model.from);
+    AUTO_FREE char *identity = s == STATUS_OK ? weights_identity(w) : NULL;
+    TRY(agree_on(all, s, "model.from", identity));
+    s = c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w);
+    TRY(comm_all_status(all, s));
     log_info("weights from %s%s", weights_folder(w), c->model.upcycle ? ", its mlp in each expert" : "");
     return STATUS_OK;
 }
@@ -477,7 +468,6 @@ static status restore_run(training *t, bool *own)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     comm_group *all = comm_world(t->world);
-    TRY(check_same_data(t));
     TRY(comm_all_status(all, node_copies_open(&t->saves->copies, t->world, t->folder)));
     TRY(take_from_memory(t));
     *own = !strcmp(t->resume, "auto");
@@ -486,7 +476,7 @@ static status restore_run(training *t, bool *own)
     if (offers.count > 0)
         TRY(restore_best(t, &offers));
     else if (*own || strcmp(t->resume, "never") == 0)
-        TRY(comm_all_status(all, start_fresh(t)));
+        TRY(start_fresh(t));
     else
         TRY(restore_named(own, t));
     if (t->at.step == 0 && t->islands)
@@ -532,7 +522,7 @@ static status go_back(training *t)
         (void)restore_from(&s, t, folder);
     if (s != STATUS_OK || folder)
         return s;
-    TRY(comm_all_status(all, start_fresh(t))); /* starts like a new process */
+    TRY(start_fresh(t)); /* starts like a new process */
     t->at.step = t->at.updates = t->at.samples = t->at.good_steps = t->at.skipped = 0;
     t->at.past = (train_past){0};
     if (precision_row_of(t->config->train.precision)->scales_loss)

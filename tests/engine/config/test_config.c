@@ -51,7 +51,7 @@ static const char manual[] = "model:\n"
                              "parallel:  {tensor: 2, pipeline: 2, virtual_stages: 2, schedule: interleaved, "
                              "sequence: true, zero: 1, zero_gather: step, zero_reduce: micro_batch, "
                              "layers_per_stage: [3, 3, 3, 3], data: 2}\n"
-                             "memory: {recompute: none, budget: 10GiB}\n"
+                             "memory: {recompute: none, budget: \"10GiB\"}\n"
                              "checkpoint: {every: 100, keep: 2, resume: auto}\n"
                              "evaluate: {every: 100, batches: 20}\n"
                              "run: {folder: runs/first, log_every: 1, tensorboard: true, hang_seconds: 600}\n"
@@ -81,7 +81,7 @@ TEST(the_manuals_example_is_read)
     assert_int_equal(c.parallel.zero_reduce, CONFIG_EACH_MICRO_BATCH);
     assert_int_equal(c.parallel.layers_per_stage.count, 4);
     assert_int_equal(c.parallel.layers_per_stage.item[3], 3);
-    assert_true(c.memory.budget == INT64_C(10737418240));
+    assert_true(c.memory.budget == INT64_C(10737418240)); /* in quotes */
     assert_string_equal(c.run.folder, "runs/first");
     assert_string_equal(c.debug.gradients, "out");
     assert_int_equal(c.profile.stop, 12);

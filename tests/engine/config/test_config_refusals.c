@@ -95,6 +95,8 @@ static const struct {
      "granite-3b-a800m, pythia-160m, pythia-1b, pythia-7b, pythia-12b, not llama_8b; did you mean llama-8b?"},
     {SMALL "memory: {budget: 10GiBs}\n", NULL,
      "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not 10GiBs"},
+    {SMALL "memory: {budget: \"10\"}\n", NULL,
+     "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not the string \"10\""},
     {SMALL "memory: {budget: -1}\n", NULL, "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not -1"},
     {SMALL "memory: {budget: 1e30TiB}\n", NULL,
      "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not 1e30TiB"},
@@ -105,9 +107,9 @@ static const struct {
     {"model: {rope_scaling: {long_factor: [1, 0]}}\n", NULL,
      "a.yaml:1: model.rope_scaling.long_factor: expected a list of at most 64 numbers from 1e-06 to 1000000, not 0"},
     {SMALL "parallel: {layers_per_stage: 3}\n", NULL,
-     "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 1, not 3"},
+     "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 0, not 3"},
     {SMALL "parallel: {layers_per_stage: [3, a]}\n", NULL,
-     "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 1, not a"},
+     "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 0, not a"},
     /* data sets */
     {SMALL "data: {train: [[a]]}\n", NULL,
      "a.yaml:2: data.train: expected a prefix of .bin and .idx, or a list of prefixes or {path, weight}, not a list"},
@@ -199,8 +201,12 @@ static const struct {
      "number for each"},
     {SMALL "parallel: {pipeline: 2, layers_per_stage: [1, 2]}\n", NULL,
      "a.yaml: parallel.layers_per_stage sums to 3, but the model has 6 layers"},
-    {SMALL "parallel: {pipeline: 4, virtual_stages: 2}\n", NULL,
-     "a.yaml: parallel.pipeline 4 x virtual_stages 2 leaves runs without a layer: model.layers is 6"},
+    {SMALL "parallel: {pipeline: 3, virtual_stages: 3}\n", NULL,
+     "a.yaml: parallel.pipeline 3 x virtual_stages 3 leaves runs without a layer, besides the first and the last: "
+     "model.layers is 6"},
+    {SMALL "parallel: {pipeline: 4, virtual_stages: 2, vocabulary: stages}\n", NULL,
+     "a.yaml: parallel.vocabulary stages leaves nothing to a first or last run without a layer: use ends, or give each "
+     "run a layer"},
     {SMALL "parallel: {data: 3}\n", NULL,
      "a.yaml: train.global_batch 32 is not a multiple of train.micro_batch 4 x 3 data-parallel ranks: use a multiple "
      "of 12"},

@@ -133,6 +133,29 @@ TEST(keys_are_base64_of_the_rfc)
     }
 }
 
+/* Another cluster has other keys, and a state of before shows a former process's. */
+TEST(another_cluster_and_an_older_state_are_refused)
+{
+    static const struct {
+        const char *answer, *words;
+    } cases[] = {
+        {"{\"header\": {\"cluster_id\": \"7\", \"revision\": \"5\"}}", NULL},
+        {"{\"header\": {\"cluster_id\": \"7\", \"revision\": \"9\"}}", NULL},
+        {"{\"header\": {\"cluster_id\": \"8\", \"revision\": \"10\"}}", "is another cluster than the one"},
+        {"{\"header\": {\"cluster_id\": \"7\", \"revision\": \"8\"}}", "revision 8, after 9"},
+        {"{\"header\": {\"cluster_id\": \"7\", \"revision\": \"9\"}}", NULL},
+    };
+    etcd *e = client(*state);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_auto_t *pairs = NULL;
+        say(*state, cases[i].answer, strlen(cases[i].answer));
+        assert_int_equal(etcd_read(&pairs, e, "live/"), cases[i].words ? STATUS_FAILED : STATUS_OK);
+        if (cases[i].words && !strstr(status_message(), cases[i].words))
+            fail_msg("%s", status_message());
+    }
+    etcd_close(e);
+}
+
 TEST(an_answer_without_an_end_is_refused)
 {
     enum { BYTES = 5 << 20 };

@@ -1,11 +1,9 @@
 /* Answers of etcd that are lost: a request that is carried out without an answer, or much later. In front of an etcd of
  * one node stands a gate that loses an answer, or keeps a request back and sends it on when it is told. */
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,149 +13,25 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
+#include "tests/jobs/etcd_gate.h"
 #include "tests/jobs/rendezvous.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
 #include "tests/test.h"
 
-enum { MOST_REQUEST = 1 << 16, SECONDS = 60, LEASE = 2 };
+enum { SECONDS = 60, LEASE = 2 };
 
 static rendezvous *etcd_node;
 
-/* ---- the gate
- * ------------------------------------------------------------------------------------------------------------ */
-
-typedef enum gate_act { GATE_PASSES, GATE_LOSES_ANSWER, GATE_KEEPS_BACK, GATE_IS_SHUT } gate_act;
-
-typedef struct gate {
-    int listener, port, behind;
-    bool doubled; /* members know two addresses of it: what the first does not answer is asked of the second at once */
-    pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
-    gate_act act;
-    const char *path; /* of the requests that it acts on */
-    int acted;
-    char kept[MOST_REQUEST];
-    int kept_bytes;
-} gate;
-
-static int connect_to(int port)
+static int etcd_port(void)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
-    MUST(connect(fd, (struct sockaddr *)&at, sizeof at) == 0, "etcd does not answer");
-    return fd;
-}
-
-/* One request, whole. Its bytes; 0: the connection has ended. */
-static int read_request(int fd, char *out)
-{
-    int got = 0, whole = MOST_REQUEST;
-    while (got < whole) {
-        ssize_t now = recv(fd, out + got, (size_t)(MOST_REQUEST - 1 - got), 0);
-        if (now <= 0)
-            return 0;
-        out[got += (int)now] = 0;
-        const char *end = strstr(out, "\r\n\r\n"), *length = strcasestr(out, "content-length:");
-        if (end && length)
-            whole = (int)(end + 4 - out) + atoi(length + strlen("content-length:"));
-    }
-    return got;
-}
-
-/* To etcd, which closes behind its answer; the answer to `client`, unless that is -1. */
-static void send_on(const gate *g, const char *request, int bytes, int client)
-{
-    static const char closes[] = "Connection: close\r\n";
-    char answer[4096];
-    const char *rest = strstr(request, "\r\n") + 2;
-    int fd = connect_to(g->behind);
-    ssize_t got = send(fd, request, (size_t)(rest - request), MSG_NOSIGNAL);
-    got += send(fd, closes, strlen(closes), MSG_NOSIGNAL);
-    got += send(fd, rest, (size_t)(bytes - (rest - request)), MSG_NOSIGNAL);
-    MUST(got == bytes + (ssize_t)strlen(closes), "etcd does not listen");
-    while ((got = recv(fd, answer, sizeof answer, 0)) > 0)
-        if (client >= 0)
-            (void)send(client, answer, (size_t)got, MSG_NOSIGNAL);
-    close(fd);
-}
-
-static gate_act act_on(gate *g, const char *request, int bytes)
-{
-    pthread_mutex_lock(&g->lock);
-    gate_act act = g->act;
-    const char *path = strchr(request, ' ');
-    if (act != GATE_PASSES && act != GATE_IS_SHUT) {
-        if (!path || strncmp(path + 1, g->path, strlen(g->path)) != 0) {
-            act = GATE_PASSES;
-        } else {
-            g->act = GATE_PASSES; /* once */
-            memcpy(g->kept, request, (size_t)bytes + 1);
-            g->kept_bytes = bytes;
-        }
-    }
-    g->acted += act != GATE_PASSES;
-    pthread_mutex_unlock(&g->lock);
-    return act;
-}
-
-/* One connection, one request, after another: the only client here asks so. */
-static void *keep_gate(void *argument)
-{
-    gate *g = argument;
-    AUTO_FREE char *request = must_alloc(MOST_REQUEST);
-    for (int fd; (fd = accept(g->listener, NULL, NULL)) >= 0; close(fd)) {
-        int bytes = read_request(fd, request);
-        gate_act act = bytes > 0 ? act_on(g, request, bytes) : GATE_IS_SHUT;
-        if (act == GATE_PASSES || act == GATE_LOSES_ANSWER)
-            send_on(g, request, bytes, act == GATE_PASSES ? fd : -1);
-    }
-    return NULL;
-}
-
-static void open_gate(gate *g)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET};
-    socklen_t length = sizeof at;
-    *g = (gate){.listener = socket(AF_INET, SOCK_STREAM, 0),
-                .behind = atoi(strrchr(rendezvous_address(etcd_node), ':') + 1)};
-    pthread_mutex_init(&g->lock, NULL);
-    inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
-    assert_int_equal(bind(g->listener, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(g->listener, 16), 0);
-    assert_int_equal(getsockname(g->listener, (struct sockaddr *)&at, &length), 0);
-    g->port = ntohs(at.sin_port);
-    assert_int_equal(pthread_create(&g->thread, NULL, keep_gate, g), 0);
-}
-
-static void close_gate(gate *g)
-{
-    shutdown(g->listener, SHUT_RDWR);
-    pthread_join(g->thread, NULL);
-    close(g->listener);
-    pthread_mutex_destroy(&g->lock);
-}
-
-static void set_gate(gate *g, gate_act act, const char *path)
-{
-    pthread_mutex_lock(&g->lock);
-    g->act = act;
-    g->path = path;
-    g->acted = 0;
-    pthread_mutex_unlock(&g->lock);
+    return atoi(strrchr(rendezvous_address(etcd_node), ':') + 1);
 }
 
 static void wait_for_act(gate *g)
 {
-    for (double until = clock_seconds() + SECONDS;; usleep(10000)) {
-        pthread_mutex_lock(&g->lock);
-        int acted = g->acted;
-        pthread_mutex_unlock(&g->lock);
-        if (acted > 0)
-            return;
+    for (double until = clock_seconds() + SECONDS; gate_acted(g) == 0; usleep(10000))
         assert_true(clock_seconds() < until);
-    }
 }
 
 /* ---- members
@@ -251,9 +125,9 @@ TEST(a_claim_without_an_answer_is_found)
     membership *first, *m;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
-    open_gate(&g);
+    gate_begin(&g, etcd_port());
     assert_int_equal(join(&first, NULL, "claim", "first"), STATUS_OK); /* who writes the fingerprint */
-    set_gate(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
+    gate_set(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
     assert_int_equal(join(&m, &g, "claim", "second"), STATUS_OK);
     assert_int_equal(g.acted, 1);
     assert_int_equal(membership_slot(m), 1); /* both slots are taken: there was no other */
@@ -263,7 +137,7 @@ TEST(a_claim_without_an_answer_is_found)
     roster_free(&r);
     membership_close(m);
     membership_close(first);
-    close_gate(&g);
+    gate_end(&g);
 }
 
 /* The lease runs out; the record that comes back has no answer, and the next node asked says that there is one
@@ -274,19 +148,19 @@ TEST(a_renewal_without_an_answer_is_no_eviction)
     membership *m;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
-    open_gate(&g);
+    gate_begin(&g, etcd_port());
     g.doubled = true;
     assert_int_equal(join(&m, &g, "renewal", "one"), STATUS_OK);
-    set_gate(&g, GATE_IS_SHUT, NULL);
+    gate_set(&g, GATE_IS_SHUT, NULL);
     wait_for_value("renewal", "member/0", NULL);
-    set_gate(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
+    gate_set(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
     wait_for_act(&g);
     roster r = wait_for(m, membership_set_state(m, &(membership_state){.ready = true, .step = 7}));
     assert_true(r.member[0].ready && !r.evicted);
     assert_int_equal(r.member[0].state_step, 7);
     roster_free(&r);
     membership_close(m);
-    close_gate(&g);
+    gate_end(&g);
 }
 
 /* It was carried out: whoever decided sees that when it is settled. */
@@ -296,9 +170,9 @@ TEST(a_decision_without_an_answer_is_seen)
     membership *m;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
-    open_gate(&g);
+    gate_begin(&g, etcd_port());
     assert_int_equal(join(&m, &g, "lost", "one"), STATUS_OK);
-    set_gate(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
+    gate_set(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
     roster r = wait_for(m, membership_decide(m, head_of(1), 0, 0, NULL));
     assert_int_equal(g.acted, 1);
     assert_int_equal(r.merge, 1);
@@ -308,7 +182,7 @@ TEST(a_decision_without_an_answer_is_seen)
     assert_int_equal(r.merge, 2);
     roster_free(&r);
     membership_close(m);
-    close_gate(&g);
+    gate_end(&g);
 }
 
 /* It was not: once that is settled, it never is. */
@@ -318,21 +192,21 @@ TEST(a_decision_that_comes_late_is_not_carried_out)
     membership *m;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
-    open_gate(&g);
+    gate_begin(&g, etcd_port());
     assert_int_equal(join(&m, &g, "late", "one"), STATUS_OK);
-    set_gate(&g, GATE_KEEPS_BACK, "/v3/kv/txn");
+    gate_set(&g, GATE_KEEPS_BACK, "/v3/kv/txn");
     roster r = wait_for(m, membership_decide(m, head_of(1), 0, 0, NULL));
     assert_int_equal(g.acted, 1);
     assert_int_equal(r.merge, -1);
     roster_free(&r);
-    send_on(&g, g.kept, g.kept_bytes, -1);
+    gate_send_on(&g, g.kept, g.kept_bytes, -1);
     char *head = value_of("late", "head");
     assert_null(head);
     r = wait_for(m, membership_decide(m, head_of(5), 0, 0, NULL));
     assert_int_equal(r.merge, 5);
     roster_free(&r);
     membership_close(m);
-    close_gate(&g);
+    gate_end(&g);
 }
 
 /* A process that has died had decided: the next one at its slot does not find that done later. */
@@ -342,21 +216,21 @@ TEST(what_a_former_process_decided_does_not_come_late)
     membership *m, *next;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
-    open_gate(&g);
+    gate_begin(&g, etcd_port());
     assert_int_equal(join(&m, &g, "former", "one"), STATUS_OK);
-    set_gate(&g, GATE_KEEPS_BACK, "/v3/kv/txn");
+    gate_set(&g, GATE_KEEPS_BACK, "/v3/kv/txn");
     (void)membership_decide(m, head_of(1), 0, 0, NULL);
     wait_for_act(&g);
-    set_gate(&g, GATE_IS_SHUT, NULL); /* it hears nothing any more, and is as good as dead */
+    gate_set(&g, GATE_IS_SHUT, NULL); /* it hears nothing any more, and is as good as dead */
     wait_for_value("former", "member/0", NULL);
     assert_int_equal(join(&next, NULL, "former", "one"), STATUS_OK);
     assert_int_equal(membership_slot(next), 0);
-    send_on(&g, g.kept, g.kept_bytes, -1);
+    gate_send_on(&g, g.kept, g.kept_bytes, -1);
     char *head = value_of("former", "head");
     assert_null(head);
     membership_close(next);
     membership_close(m);
-    close_gate(&g);
+    gate_end(&g);
 }
 
 /* An older offer that is carried out after a newer one: the newer one comes back. */
@@ -366,24 +240,24 @@ TEST(a_write_that_comes_late_is_undone)
     membership *m;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
-    open_gate(&g);
+    gate_begin(&g, etcd_port());
     assert_int_equal(join(&m, &g, "write", "one"), STATUS_OK);
-    set_gate(&g, GATE_KEEPS_BACK, "/v3/kv/put");
+    gate_set(&g, GATE_KEEPS_BACK, "/v3/kv/put");
     roster r = wait_for(m, membership_set_offer(m, json_pack("{s:i, s:i}", "merge", 1, "offer", 11)));
     roster_free(&r);
     assert_int_equal(g.acted, 1);
     r = wait_for(m, membership_set_offer(m, json_pack("{s:i, s:i}", "merge", 2, "offer", 22)));
     roster_free(&r);
     wait_for_value("write", "offer/0", "22");
-    send_on(&g, g.kept, g.kept_bytes, -1);
+    gate_send_on(&g, g.kept, g.kept_bytes, -1);
     usleep(20000);
     wait_for_value("write", "offer/0", "22");
     r = wait_for(m, membership_set_offer(m, NULL));
     roster_free(&r);
-    send_on(&g, g.kept, g.kept_bytes, -1);
+    gate_send_on(&g, g.kept, g.kept_bytes, -1);
     wait_for_value("write", "offer/0", NULL);
     membership_close(m);
-    close_gate(&g);
+    gate_end(&g);
 }
 
 /* This program's clock of the day, for all that is linked with it, may be set back. */

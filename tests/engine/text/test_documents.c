@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <bzlib.h>
 #include <lzma.h>
 #include <zlib.h>
@@ -660,6 +661,46 @@ TEST_WITH(sentences_are_all_lines_and_long_ones_in_parts, workfolder_setup, work
     sentences_close(s);
     documents_close(d);
     free(path);
+}
+
+static int64_t resident_bytes(void)
+{
+    long pages = 0;
+    FILE *in = fopen("/proc/self/statm", "r");
+    assert_int_equal(fscanf(in, "%*s %ld", &pages), 1);
+    fclose(in);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* A file that is one document is in memory once, also behind a short one, and read on after it. */
+TEST_WITH(a_long_document_is_in_memory_once, workfolder_setup, workfolder_teardown)
+{
+    enum { LONG = 96 << 20 };
+    AUTO_FREE char *text = must_alloc(LONG);
+    for (int64_t i = 0; i < LONG; i++)
+        text[i] = (char)('a' + i * i % 23);
+    char *paths[] = {make_file(state, "short", "short", 5), make_file(state, "long", text, LONG),
+                     make_file(state, "last", "last", 4)};
+    documents *d;
+    documents_raw raw;
+    buffer bytes = {0};
+    bool more;
+    assert_int_equal(documents_open(&d, &(documents_settings){.format = DOCUMENTS_TEXT}, paths, 3), STATUS_OK);
+    int64_t before = resident_bytes();
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(documents_next(d, &bytes, &raw, &more), STATUS_OK);
+        assert_true(more);
+        assert_int_equal(raw.input, i);
+        assert_int_equal(raw.length, i == 1 ? LONG : 5 - i / 2);
+    }
+    assert_in_range(resident_bytes() - before, LONG, LONG + LONG / 4);
+    assert_memory_equal(bytes.bytes, "short", 5);
+    assert_memory_equal(bytes.bytes + 5, text, LONG);
+    assert_memory_equal(bytes.bytes + 5 + (int64_t)LONG, "last", 4);
+    documents_close(d);
+    buffer_free(&bytes);
+    for (int i = 0; i < 3; i++)
+        free(paths[i]);
 }
 
 TEST_MAIN(NULL, NULL)

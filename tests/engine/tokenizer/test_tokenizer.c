@@ -199,6 +199,33 @@ TEST(special_tokens_are_found_skipped_and_left_alone_as_asked)
     buffer_ids_free(&ids);
 }
 
+/* Whatever begins a text, its own ids are those of a data set. */
+TEST(ids_behind_the_beginning_are_those_of_the_text)
+{
+    enum { TEXTS = 600 };
+    RELEASED_BY(buffer_ids_free) buffer_ids ids = {0};
+    RELEASED_BY(buffer_ids_free) buffer_ids framed = {0};
+    for (int i = 0; i <= FILES; i++)
+        for (int begin = TOKENIZER_BEGIN_NOTHING; begin <= TOKENIZER_BEGIN_TOKEN; begin++) {
+            AUTO(tokenizer) *t = open_or_fail(i < FILES ? files[i] : "bytes");
+            const tokenizer_ids *of = tokenizer_ids_of(t);
+            int32_t first = begin == TOKENIZER_BEGIN_NOTHING ? -1
+                            : begin == TOKENIZER_BEGIN_END   ? of->end_of_document
+                                                             : of->bos;
+            tokenizer_begin_with(t, (tokenizer_begin)begin);
+            assert_int_equal(tokenizer_ids_of(t)->bos, first);
+            for (int k = 0; k < TEXTS; k++) {
+                int64_t from = k % (int)(sizeof mixed - 1), length = 1 + k % ((int)sizeof mixed - 1 - from);
+                encode(&ids, t, mixed + from, length, 0);
+                encode(&framed, t, mixed + from, length, TOKENIZER_FRAME);
+                assert_int_equal(framed.count, ids.count + (first >= 0));
+                if (first >= 0)
+                    assert_int_equal(framed.ids[0], first);
+                assert_memory_equal(framed.ids + (first >= 0), ids.ids, (size_t)ids.count * sizeof *ids.ids);
+            }
+        }
+}
+
 TEST_WITH(a_saved_tokenizer_is_the_same_tokenizer, workfolder_setup, workfolder_teardown)
 {
     const char *specs[] = {"bytes", files[1], files[4]};
@@ -333,6 +360,33 @@ TEST_WITH(what_is_not_supported_is_refused_by_name, workfolder_setup, workfolder
     workfolder_message_has("neither a SentencePiece model nor a tokenizer.json");
     assert_int_equal(tokenizer_files_open(&t, "nowhere.json"), STATUS_FAILED);
     workfolder_message_has("nowhere.json");
+}
+
+/* Every blank is a token that strips the blanks on both sides: to read those for each token would take hours. */
+TEST_WITH(blanks_that_a_token_strips_are_read_once, workfolder_setup, workfolder_teardown)
+{
+    enum { BLANKS = 2000000 };
+    assert_int_equal(
+        open_changed(state, FOLDER "gpt2.json", "\"added_tokens\":[",
+                     "\"added_tokens\":[{\"id\":1600,\"content\":\" \",\"single_word\":false,\"lstrip\":true,"
+                     "\"rstrip\":true,\"normalized\":false,\"special\":true},"),
+        STATUS_OK);
+    AUTO_FREE char *path = workfolder_path(*state, "changed.json"), *text = must_alloc(2 * BLANKS);
+    tokenizer *t = NULL;
+    assert_int_equal(tokenizer_files_open(&t, path), STATUS_OK);
+    tokenizer_scratch *s = tokenizer_scratch_open(t);
+    for (int i = 0; i < BLANKS; i++)
+        memcpy(text + 2 * i, i % 1000 == 999 ? "a " : "  ", 2); /* now and then a run ends */
+    buffer_ids ids = {0};
+    assert_int_equal(tokenizer_encode(t, s, &ids, text, BLANKS, 0), STATUS_OK); /* runs alone */
+    assert_in_range(ids.count, BLANKS / 4, BLANKS);
+    ids.count = 0;
+    memset(text, ' ', BLANKS);
+    assert_int_equal(tokenizer_encode(t, s, &ids, text, BLANKS, 0), STATUS_OK); /* one run */
+    assert_int_equal(ids.count, BLANKS);
+    buffer_ids_free(&ids);
+    tokenizer_scratch_close(s);
+    tokenizer_close(t);
 }
 
 /* A file cut off anywhere is refused; a changed byte is refused or leaves a tokenizer that works on its own memory. */

@@ -12,6 +12,8 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
+#include "parallel/comm/agree.h"
 #include "parallel/comm/comm.h"
 #include "parallel/comm/comm_backend.h"
 #include "tests/parallel/schedule/least.h"
@@ -546,6 +548,48 @@ static void a_failure_on_one_rank_is_known_to_all(bench *b)
     expect(b, last == 0 || strcmp(status_message(), want) == 0, status_message());
 }
 
+/* The last rank's facts differ from the others': all are told, in the same words. */
+static void ranks_that_differ_are_told(bench *b)
+{
+    comm_group *g = b->groups[0];
+    int last = comm_group_ranks(g) - 1;
+    bool apart = comm_group_me(g) == last;
+    static const char *const lists[] = {"", "rank 0", "ranks 0, 1", "ranks 0, 1, 2"}; /* at most 4 ranks */
+    char long_one[400], words[300];
+    snprintf(long_one, sizeof long_one, "a: 1\nb: %0300d%s\n", 0, apart ? "mine" : "yours");
+    const struct {
+        const char *usual, *other, *name, *value[2];
+    } rows[] = {{"a: 1\nb: 2\n", "a: 1\nb: 3\n", "b", {"2", "3"}},
+                {"a: 1\nb: 2\n", "a: 1\n", "b", {"2", "unknown"}},
+                {"a: 1\n", "a: 1\nc: 2\n", "c", {"unknown", "2"}},
+                {long_one,
+                 long_one,
+                 "b",
+                 {"...00000000000000000000000000000000yours", "...00000000000000000000000000000000mine"}}};
+    expect(b, agree_all(g, STATUS_OK, rows[0].usual, rows[0].usual) == STATUS_OK, "equal facts differ");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(words, sizeof words, "%s is %s on %s and %s on rank %d", rows[i].name, rows[i].value[0], lists[last],
+                 rows[i].value[1], last);
+        expect(b,
+               agree_all(g, STATUS_OK, apart ? rows[i].other : rows[i].usual, NULL) == STATUS_USAGE &&
+                   strstr(status_message(), words),
+               status_message());
+    }
+    status mine = apart ? status_fail(STATUS_FAILED, "no such file") : STATUS_OK;
+    expect(b,
+           agree_all(g, mine, apart ? "" : "a: 1\n", NULL) == STATUS_FAILED &&
+               strstr(status_message(), ": no such file"),
+           "a failure is not known to all");
+    AUTO_FREE agree_message *all = must_calloc((unsigned long)last + 1, sizeof *all);
+    const agree_message newer = {.magic = "phalanx", .protocol = AGREE_PROTOCOL + 1};
+    snprintf(words, sizeof words, "rank %d version %d", last, AGREE_PROTOCOL + 1);
+    if (apart)
+        comm_all_gather_bytes(g, all, &newer, sizeof newer);
+    else
+        expect(b, agree_all(g, STATUS_OK, "", NULL) == STATUS_USAGE && strstr(status_message(), words),
+               status_message());
+}
+
 /* world; the first half; the last two; the even ranks */
 static void open_groups(bench *b)
 {
@@ -591,6 +635,8 @@ int main(int count, char **arguments)
         comm_progress_thread(b.c, false);
     }
     a_failure_on_one_rank_is_known_to_all(&b);
+    if (comm_ranks(b.c) > 1)
+        ranks_that_differ_are_told(&b);
     int64_t totals[3] = {b.cases, b.wrong, b.failed};
     comm_run(&(comm_call){.kind = COMM_ALL_REDUCE,
                           .group = b.groups[0],

@@ -113,11 +113,15 @@ TEST(too_few_layers_are_refused)
 {
     int counts[MOST] = {77};
     partition_costs plain = {NULL, 0, 0};
-    assert_int_equal(partition_automatic(counts, &plain, 3, 4), STATUS_USAGE);
+    assert_int_equal(partition_automatic(counts, &plain, 3, 6), STATUS_USAGE);
     assert_int_equal(counts[0], 77);
     assert_string_equal(status_message(),
-                        "3 layers cannot be divided over 4 pipeline chunks (stages x virtual stages): each "
-                        "needs at least one layer");
+                        "3 layers cannot be divided over 6 pipeline chunks (stages x virtual stages): each but the "
+                        "first and the last needs at least one layer");
+    assert_int_equal(partition_automatic(counts, &plain, 3, 4), STATUS_OK);
+    must_be(counts, (int[]){1, 1, 1, 0}, 4);
+    assert_int_equal(partition_automatic(counts, &plain, 3, 5), STATUS_OK);
+    must_be(counts, (int[]){0, 1, 1, 1, 0}, 5);
 }
 
 TEST(given_divisions_are_kept_or_refused_in_one_line)
@@ -131,8 +135,13 @@ TEST(given_divisions_are_kept_or_refused_in_one_line)
                         "parallel.layers_per_stage has 2 entries, but there are 4 chunks (2 stages x 2 "
                         "virtual stages): give one number for each");
     assert_int_equal(partition_given(counts, (int[]){3, 0, 3}, 3, 6, 3, 1), STATUS_USAGE);
-    assert_string_equal(status_message(),
-                        "parallel.layers_per_stage: entry 2 is 0: each chunk needs at least one layer");
+    assert_string_equal(
+        status_message(),
+        "parallel.layers_per_stage: entry 2 is 0: each chunk but the first and the last needs at least one "
+        "layer");
+    assert_int_equal(partition_given(counts, (int[]){0, 6, 0}, 3, 6, 3, 1), STATUS_OK);
+    must_be(counts, (int[]){0, 6, 0}, 3);
+    counts[0] = 77;
     assert_int_equal(partition_given(counts, (int[]){3, 4}, 2, 6, 2, 1), STATUS_USAGE);
     assert_string_equal(status_message(), "parallel.layers_per_stage sums to 7, but the model has 6 layers");
     assert_int_equal(counts[0], 77);

@@ -14,6 +14,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/files/indexed.h"
+#include "engine/data/tokenizer_files.h"
 #include "engine/text/buffer.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -138,6 +139,67 @@ TEST(folders_are_made_and_nothing_is_replaced_without_force)
     AUTO_FREE char *there = workfolder_path(w, "parts/train.idx"), *left = workfolder_path(w, "model.old");
     assert_true(atomic_exists(there));
     assert_false(atomic_exists(left));
+}
+
+/* The ids of a data set's first tokens, up to four. */
+static void first_ids(int32_t ids[4], const char *folder, const char *name)
+{
+    AUTO_FREE char *prefix = workfolder_path(folder, name);
+    AUTO(indexed) *x = NULL;
+    assert_int_equal(indexed_open(&x, prefix), STATUS_OK);
+    assert_int_equal(indexed_read(x, ids, 0, 4, 1 << 20), STATUS_OK);
+}
+
+static void expect_begin(const char *folder, const char *name, tokenizer_begin wanted)
+{
+    AUTO_FREE char *prefix = workfolder_path(folder, name);
+    tokenizer_begin found;
+    if (tokenizer_files_begin(&found, prefix) != STATUS_OK)
+        fail_msg("%s", status_message());
+    if (found != wanted)
+        fail_msg("%s: documents begin with %s", name, tokenizer_begin_words[found]);
+}
+
+/* The ids are those of before unless --begin asks for more; what was written is said beside them, and kept. */
+TEST(what_begins_documents_is_recorded)
+{
+    const char *w = *state;
+    static const struct {
+        const char *name, *flags;
+        tokenizer_begin begin;
+    } rows[] = {{"b-end", "", TOKENIZER_BEGIN_END},
+                {"b-none", "--append-eod no", TOKENIZER_BEGIN_NOTHING},
+                {"b-token", "--begin", TOKENIZER_BEGIN_TOKEN},
+                {"b-only", "--begin --append-eod no", TOKENIZER_BEGIN_TOKEN}};
+    put(w, "b.jsonl", "{\"text\": \"one two\"}\n{\"text\": \"\"}\n{\"text\": \"three four\"}\n", -1);
+    int32_t ids[4][4];
+    for (int i = 0; i < 4; i++) {
+        expect(0, NULL, "tokenize --quiet --output %s/%s --tokenizer " MODEL " %s %s/b.jsonl", w, rows[i].name,
+               rows[i].flags, w);
+        expect_begin(w, rows[i].name, rows[i].begin);
+        assert_int_equal(documents_of(w, rows[i].name), 2);
+        first_ids(ids[i], w, rows[i].name);
+    }
+    assert_memory_equal(ids[0], ids[1], 2 * sizeof(int32_t));
+    for (int i = 2; i < 4; i++) {
+        assert_int_equal(ids[i][0], 1); /* <s> */
+        assert_memory_equal(ids[i] + 1, ids[0], 2 * sizeof(int32_t));
+    }
+    expect(1, "no token that begins a text", "tokenize --begin --output %s/b-bytes --tokenizer bytes %s/b.jsonl", w, w);
+    expect(0, NULL, "split --validation 0.5 --output %s/b-parts/ %s/b-token", w, w);
+    expect_begin(w, "b-parts/train", TOKENIZER_BEGIN_TOKEN);
+    expect_begin(w, "b-parts/validation", TOKENIZER_BEGIN_TOKEN);
+    expect(0, NULL, "merge --output %s/b-all %s/b-end %s/b-end", w, w, w);
+    expect_begin(w, "b-all", TOKENIZER_BEGIN_END);
+    expect(1, "b-token: its documents begin with another token than those of the data sets before it (token, not end",
+           "merge --force --output %s/b-all %s/b-end %s/b-token", w, w, w);
+    AUTO_FREE char *facts = workfolder_path(w, "b-end.facts");
+    remove(facts); /* as Megatron leaves it */
+    expect(0, NULL, "merge --force --output %s/b-all %s/b-token %s/b-end", w, w, w);
+    expect_begin(w, "b-all", TOKENIZER_BEGIN_UNKNOWN);
+    put(w, "b-end.facts", "{\"document_begin\": \"\\u001b\"}", -1);
+    expect(1, "b-end.facts is not {\"document_begin\":", "split --force --validation 0.5 --output %s/b-parts/ %s/b-end",
+           w, w);
 }
 
 TEST(split_says_how_a_text_file_becomes_documents)

@@ -1,10 +1,12 @@
 /* phalanx tokenize, split, merge and detokenize of objects of a store: byte for byte what they make of the same files,
  * whatever the network does. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/system/atomic.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
@@ -280,24 +282,113 @@ TEST(tokenizers_are_read_where_they_are)
     launch_free(&r);
 }
 
+/* All objects of a set are the files of another, and nothing is left below $TMPDIR. */
+static void assert_stored(const char *folder, const char *local, const char *key)
+{
+    static const char *const suffixes[] = {"bin", "idx", "tokenizer.json"};
+    for (int i = 0; i < 3; i++) {
+        int64_t bytes, stored;
+        AUTO_FREE char *name = must_format("%s.%s", local, suffixes[i]), *path = workfolder_path(folder, name),
+                       *there = must_format("%s.%s", key, suffixes[i]), *got = s3_server_get(server, there, &stored);
+        AUTO_FREE uint8_t *file = i == 2 && !atomic_exists(path) ? NULL : workfolder_read(path, &bytes);
+        if (!file != !got || (file && (bytes != stored || memcmp(file, got, (size_t)bytes) != 0)))
+            fail_msg("%s is not %s", there, path);
+    }
+    launch_result r = launch_run(10, "ls %s/temporary", folder);
+    assert_string_equal(r.out, "");
+    launch_free(&r);
+}
+
+static launch_result write_stored(const char *folder, const char *words)
+{
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    return launch_run(60, "cd %s && TMPDIR=%s/temporary %s %s", folder, folder, program, words);
+}
+
+static void write_well(const char *folder, const char *words)
+{
+    launch_result r = write_stored(folder, words);
+    if (r.status != 0 || strstr(r.err, S3_SERVER_SECRET) || strstr(r.out, S3_SERVER_SECRET))
+        fail_msg("%s: status %d: %s%s", words, r.status, r.out, r.err);
+    launch_free(&r);
+}
+
+/* The index comes last and goes first, so that a set is there whole or not at all; its parts are removed. */
+TEST(data_sets_are_written_to_a_store)
+{
+    const char *w = *state;
+    int64_t bytes;
+    AUTO_FREE char *text = make_lines(&bytes, 150000, 5), *temporary = workfolder_path(w, "temporary");
+    put_both(w, "written.jsonl", text, bytes);
+    assert_int_equal(atomic_make_folders(temporary), STATUS_OK);
+    make(w, "local", "written.jsonl");
+    s3_server_faults(server, "PUT:503 PUT:lost PUT:reset POST:503");
+    write_well(w, "tokenize --tokenizer bytes --output s3://bucket/out/set written.jsonl");
+    assert_stored(w, "local", "out/set");
+    write_well(w, "merge --output s3://bucket/out/two s3://bucket/out/set local");
+    write_well(w, "merge --output two local local");
+    assert_stored(w, "two", "out/two");
+    write_well(w, "split --validation 0.1 s3://bucket/out/set");
+    write_well(w, "split --validation 0.1 local");
+    assert_stored(w, "local-train", "out/set-train");
+    assert_stored(w, "local-validation", "out/set-validation");
+    launch_result r = write_stored(w, "tokenize --tokenizer bytes --output s3://bucket/out/set written.jsonl");
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "s3://bucket/out/set.idx is there already"));
+    launch_free(&r);
+    s3_server_faults(server, "PUT:403"); /* the first part: an older set goes, too */
+    r = write_stored(w, "tokenize --force --tokenizer bytes --output s3://bucket/out/set written.jsonl");
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "AccessDenied"));
+    launch_free(&r);
+    AUTO_FREE char *index = s3_server_get(server, "out/set.idx", &bytes);
+    assert_null(index);
+    assert_int_equal(s3_server_open_uploads(server), 0);
+    write_well(w, "tokenize --force --tokenizer bytes --output s3://bucket/out/set written.jsonl");
+    assert_stored(w, "local", "out/set");
+}
+
+/* The next command removes the parts of one that was killed. */
+TEST(parts_of_a_killed_upload_are_removed)
+{
+    const char *w = *state;
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    s3_server_faults(server, "PUT:hang PUT:hang PUT:hang PUT:hang PUT:hang PUT:hang PUT:hang PUT:hang");
+    launch *l = launch_start(60,
+                             "cd %s && TMPDIR=%s/temporary exec %s tokenize --tokenizer bytes --output "
+                             "s3://bucket/killed/set written.jsonl",
+                             w, w, program);
+    while (s3_server_open_uploads(server) == 0 && !launch_ended(l))
+        clock_nap(0.01);
+    kill(launch_pid(l), SIGKILL);
+    launch_result r = launch_finish(l);
+    launch_free(&r);
+    r = launch_run(10, "rm -rf %s/temporary/*", w);
+    launch_free(&r);
+    s3_server_faults(server, "");
+    assert_int_equal(s3_server_open_uploads(server), 1);
+    write_well(w, "tokenize --tokenizer bytes --output s3://bucket/killed/set written.jsonl");
+    assert_int_equal(s3_server_open_uploads(server), 0);
+    assert_stored(w, "local", "killed/set");
+}
+
 TEST(commands_refuse_in_a_line)
 {
     static const struct {
         const char *words, *said;
         int status;
     } cases[] = {
-        {"tokenize --tokenizer bytes --output s3://bucket/x few.txt", "--output s3://bucket/x: it is written to this",
-         2},
+        {"tokenize --tokenizer bytes --output s3://bucket few.txt", "--output s3://bucket names a bucket: add", 2},
+        {"tokenize --tokenizer bytes --output s3://bucket/x/ few.txt", "--output s3://bucket/x/ names a folder", 2},
         {"tokenize --tokenizer s3://bucket/v.model --train-vocab 300 --output x few.txt", "is written to this machine",
          2},
         {"tokenize --tokenizer bytes --skip-bad s3://bucket/bad --output x few.txt", "--skip-bad s3://bucket/bad", 2},
         {"tokenize --tokenizer s3://bucket/none --output x few.txt", "there is no object s3://bucket/none (a folder",
          1},
         {"tokenize --tokenizer s3://bucket/none/ --output x few.txt", "there is no object s3://bucket/none/tok", 1},
-        {"merge --output s3://bucket/x set", "--output s3://bucket/x: it is written to this machine", 2},
+        {"merge --output s3://bucket/sets/set set", "s3://bucket/sets/set.idx is there already: name another", 1},
         {"merge --output x s3://bucket/none", "s3://bucket/none.idx", 1},
-        {"split --validation 0.1 s3://bucket/sets/set", "--output BASE", 2},
-        {"split --validation 0.1 --output s3://bucket/x set", "is written to this machine", 2},
+        {"split --validation 0.1 --output s3://none/x set", "NoSuchBucket", 1},
         {"split --validation 0.1 --output x s3://bucket/none", "s3://bucket/none.idx", 1},
         {"detokenize --data s3://bucket/none --tokenizer bytes", "s3://bucket/none.idx", 1},
         {"detokenize --data s3://bucket/none", "s3://bucket/none.tokenizer.json", 1},

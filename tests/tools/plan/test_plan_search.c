@@ -67,6 +67,7 @@ TEST_WITH(the_table_is_ranked_and_explained, workfolder_setup, workfolder_teardo
     assert_true(codes < first);
     assert_non_null(strstr(r.out, "  free "));
     assert_non_null(strstr(r.out, "GPU hours"));
+    assert_non_null(strstr(r.out, "\nnot measured on a GPU: "));
     assert_non_null(strstr(r.out, "--write FILE"));
     launch_free(&r);
 }

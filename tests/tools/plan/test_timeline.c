@@ -563,8 +563,47 @@ TEST(a_browser_draws_the_page)
     AUTO_FREE char *path = draw(*state, "run", "browser.html", ""), *built = pages_built(*state, path, 1200);
     assert_non_null(strstr(built, "data-state=\"ready\""));
     assert_non_null(strstr(built, "data-rows=\"6\""));
-    assert_int_equal(pages_occurrences(built, "<canvas"), 3);
+    assert_int_equal(pages_occurrences(built, "<canvas"), 5); /* two pictures with their maps, memory */
     assert_null(strstr(built, "NaN"));
+}
+
+/* Acts as a reader of many rows; the measured picture becomes one of 256 ranks. */
+static const char *const reading =
+    "const p = data.pictures[1], said = [], write = CanvasRenderingContext2D.prototype.fillText;"
+    "CanvasRenderingContext2D.prototype.fillText = function (t, x, y) { said.push([t, x, y, "
+    "this.measureText(t).width]); write.apply(this, arguments); };"
+    "const count = v => { find.value = v; find.dispatchEvent(new Event('input')); return data.pictures.map(q => "
+    "q.list.length); };"
+    "out.bars = [...document.querySelectorAll('.share')].map(b => [...b.children].reduce((s, e) => s + "
+    "parseFloat(e.style.width), 0));"
+    "drawPicture(p); out.ticks = said.filter(t => t[2] === 9).length;"
+    "out.over = said.filter(t => t[1] === 0 && t[3] > LEFT - 4).length;"
+    "out.edges = said.filter(t => t[2] === 9 && t[1] + t[3] / 2 > p.canvas.clientWidth + 1).length;"
+    "out.found = [count('stage 1'), count('attention'), count('')]; count('attention'); out.hits = hits.size; "
+    "count('');"
+    "p.rows = Array.from({length: 256}, (_, i) => ({...p.rows[i % 4], name: `rank ${i}, stage ${i % 16}`}));"
+    "out.many = [count('stage 1')[1], count('rank 37')[1], count('')[1]]; p.draw(); out.height = "
+    "p.canvas.clientHeight;"
+    "out.stages = stages(p).querySelectorAll('.share').length; zoom(.25);"
+    "const b = p.map.getBoundingClientRect(); p.map.dispatchEvent(new PointerEvent('pointerdown', {clientX: b.right - "
+    "1, clientY: b.bottom - 1})); out.looked = [p.top, to / length];";
+
+/* Names beside the plot, four times or more, a bar a stage, rows and operations that are found, a map. */
+static void check_reading(const json_t *out)
+{
+    json_t *bar;
+    size_t i;
+#define AT(key, index) json_number_value(json_array_get(json_object_get(out, key), index))
+#define FOUND(search, picture)                                                                                         \
+    json_number_value(json_array_get(json_array_get(json_object_get(out, "found"), search), picture))
+    assert_int_equal(json_array_size(json_object_get(out, "bars")), 4);
+    json_array_foreach(json_object_get(out, "bars"), i, bar) assert_true(fabs(json_number_value(bar) - 100) < 0.5);
+    assert_true(number(out, "ticks") >= 4 && number(out, "over") == 0 && number(out, "edges") == 0);
+    assert_true(FOUND(0, 0) == 1 && FOUND(0, 1) == 2 && FOUND(1, 1) == RANKS && FOUND(2, 0) == 2);
+    assert_true(number(out, "hits") > 0);
+    assert_true(AT("many", 0) == 16 && AT("many", 1) == 1 && AT("many", 2) == 256);
+    assert_true(number(out, "height") < 900 && number(out, "stages") == 16);
+    assert_true(AT("looked", 0) == 256 - 24 && fabs(AT("looked", 1) - 1) < 1e-6);
 }
 
 /* Its title names the run, nothing is wider than the window, and its table has the shares of the line that is
@@ -580,10 +619,13 @@ TEST(a_page_for_a_phone_has_what_is_printed)
     assert_int_equal(sscanf(strstr(r.out, "bubble "), "bubble %lf%%", &bubble), 1);
     assert_int_equal(sscanf(strstr(r.out, "computing "), "computing %lf%%", &computing), 1);
     for (int w = 0; w < 2; w++) {
-        json_t *out = pages_probe(*state, path, widths[w],
-                                  "out.title = document.title; out.width = window.innerWidth; out.scroll = "
-                                  "document.documentElement.scrollWidth; out.row = [...document.querySelector('#facts "
-                                  "tbody tr').children].map(c => c.textContent);");
+        AUTO_FREE char *script =
+            must_format("%s%s",
+                        "out.title = document.title; out.width = window.innerWidth; out.scroll = "
+                        "document.documentElement.scrollWidth; out.row = [...document.querySelector('#facts "
+                        "tbody tr').children].map(c => c.textContent);",
+                        reading);
+        json_t *out = pages_probe(*state, path, widths[w], script);
         const json_t *row = json_object_get(out, "row");
         assert_string_equal(text(out, "title"), "A step of run - phalanx timeline");
         assert_true(number(out, "width") == widths[w] && number(out, "scroll") == widths[w]);
@@ -591,6 +633,7 @@ TEST(a_page_for_a_phone_has_what_is_printed)
         assert_string_equal(json_string_value(json_array_get(row, 2)), said);
         snprintf(said, sizeof said, "%.1f%%", bubble);
         assert_string_equal(json_string_value(json_array_get(row, 3)), said);
+        check_reading(out);
         json_decref(out);
     }
     launch_free(&r);

@@ -1,0 +1,27 @@
+#!/bin/bash
+# Runs the tests that tests/PROOF.md shows, all of their rows, and rewrites its sections: what a program prints behind
+# "proof: " comes between the marks <!-- SECTION --> and <!-- /SECTION -->. Needs the programs built; BUILD is their
+# folder. Usage: tests/proof.sh [SECTION...]
+set -u
+cd "$(dirname "$0")/.." || exit 1
+page=tests/PROOF.md
+declare -A programs=([pairs]=test_pairs [invariances]=test_invariances)
+[ $# -gt 0 ] || set -- $(sed -n 's/^<!-- \([a-z]*\) -->$/\1/p' $page)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+wrong=0
+for section in "$@"; do
+    if ! TEST_RING=all ${BUILD:-build}/tests/"${programs[$section]?no section of that name}" >"$work/said" 2>&1; then
+        echo "$section: its tests fail, and its section stays as it is"
+        grep -a '^not ok\|^# \|WRONG' "$work/said" | head -n 20
+        wrong=1
+        continue
+    fi
+    sed -n 's/^proof: \?//p' "$work/said" >"$work/text"
+    awk -v text="$work/text" -v begin="<!-- $section -->" -v end="<!-- /$section -->" '
+        $0 == end { inside = 0 }
+        !inside { print }
+        $0 == begin { inside = 1; while ((getline line <text) > 0) print line }' $page >"$work/page" &&
+        cp "$work/page" $page
+done
+exit $wrong

@@ -12,6 +12,7 @@ typedef enum status {
     STATUS_OK = 0,
     STATUS_FAILED = 1, /* the outside world failed; also the exit status of the program */
     STATUS_USAGE = 2,  /* wrong arguments or configuration; also the exit status of the program */
+    STATUS_LOST = 75,  /* another run has the folder by now; the program exits as it does when it is stopped */
 } status;
 
 /* Records the message of a failure and returns `code`, so that a function can end with `return status_fail(...)`. errno

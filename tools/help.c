@@ -51,7 +51,8 @@ static void print_manual(FILE *out)
         commands_at(i)->main(2, arguments);
     }
     fputs(".SS phalanx help [TOPIC]\n" HELP_SUMMARY "\n", out);
-    fputs(".SH EXIT STATUS\n0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved: run it "
+    fputs(".SH EXIT STATUS\n0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved, or by "
+          "the loss of its folder's lock: run it "
           "again.\n",
           out);
 }

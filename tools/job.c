@@ -182,7 +182,7 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
         s = configure(&c, world, &g);
     if (s == STATUS_OK)
         s = work(&stopped, &c, world, g.watchdog, began);
-    code = s == STATUS_OK && stopped ? c.run.exit_when_stopped : (int)s;
+    code = (s == STATUS_OK && stopped) || s == STATUS_LOST ? c.run.exit_when_stopped : (int)s;
     signals_done(code);
     say_failed(&g, &c, world, s, loaded);
     if (loaded == STATUS_OK)

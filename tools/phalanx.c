@@ -24,7 +24,8 @@ static void help(FILE *out)
     fputs("phalanx pretrains transformers across clusters.\n\nusage: phalanx COMMAND ...\n\n", out);
     help_commands(out);
     fputs("\n`phalanx COMMAND --help` lists what a command takes, `phalanx help TOPIC` says what to know.\n"
-          "Exit status: 0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved: run it "
+          "Exit status: 0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved, or by the "
+          "loss of its folder's lock: run it "
           "again.\n",
           out);
 }

@@ -6,6 +6,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/direct.h"
+#include "engine/system/lock.h"
 #include "engine/checkpoint/fragment.h"
 #include "engine/system/retry.h"
 #include "engine/files/safetensors.h"
@@ -23,6 +24,7 @@ struct checkpoint_writer {
     int rank, ranks;
     char run[MANIFEST_RUN];
     bool any_values, refused;
+    lock *owner;
     const char *name; /* name of the checkpoint that is being written */
     char *buffer;
     int piece_count, file_count, extra_count;
@@ -147,6 +149,7 @@ checkpoint_writer *checkpoint_writer_open(const checkpoint_writer_options *o)
     w->rank = o->share.rank;
     w->ranks = o->share.ranks;
     w->any_values = o->share.any_values;
+    w->owner = o->owner;
     w->buffer = o->buffer;
     w->pieces = must_calloc(count, sizeof *w->pieces);
     w->entries = must_calloc(count, sizeof *w->entries);
@@ -274,6 +277,7 @@ static status write_file(manifest_file *file, const checkpoint_writer *w, const 
                          checkpoint_content *put, void *context)
 {
     AUTO_FREE char *path = must_format("%s/%s", temporary, file->name);
+    TRY(lock_check(w->owner));
     return checkpoint_put(file, path, w->buffer, put, context);
 }
 
@@ -315,7 +319,9 @@ status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const c
     AUTO_FREE char *temporary = checkpoint_temporary(folder, name);
     w->name = name;
     w->refused = false;
-    status s = atomic_make_own_folder(temporary);
+    status s = lock_check(w->owner);
+    if (s == STATUS_OK)
+        s = atomic_make_own_folder(temporary);
     if (s == STATUS_OK)
         s = write_files(w, temporary);
     w->name = NULL;
@@ -333,18 +339,20 @@ struct checkpoint_publisher {
     int ranks;
     char run[MANIFEST_RUN];
     char *buffer;
+    lock *owner;
     fragment *fragments; /* [ranks] */
     char **paths;        /* [ranks] paths of the open fragments */
     fragment_pieces pieces;
 };
 
-checkpoint_publisher *checkpoint_publisher_open(int ranks, const char *run, char *buffer)
+checkpoint_publisher *checkpoint_publisher_open(int ranks, const char *run, char *buffer, lock *owner)
 {
     checkpoint_publisher *p = must_calloc(1, sizeof *p);
     MUST(strlen(run) < sizeof p->run, "a run named \"%s\"", run);
     strcpy(p->run, run);
     p->ranks = ranks;
     p->buffer = buffer;
+    p->owner = owner;
     p->fragments = must_calloc((unsigned long)ranks, sizeof *p->fragments);
     p->paths = must_calloc((unsigned long)ranks, sizeof *p->paths);
     p->pieces.capacity = 4 * ranks; /* pieces of one tensor: a rank usually has one block of rows, in few parts */
@@ -444,13 +452,16 @@ status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder,
 {
     AUTO_FREE char *temporary = checkpoint_temporary(folder, name), *path = must_format("%s/manifest.json", temporary);
     manifest_file written;
+    TRY(lock_check(p->owner));
     TRY(checkpoint_put(&written, path, p->buffer, put_manifest, &(publication){p, meta, temporary, name, path}));
     for (int i = 0; i < p->ranks; i++) {
         AUTO_FREE char *merged = checkpoint_fragment(temporary, i);
         TRY(atomic_remove(merged));
     }
     TRY(atomic_sync_folder(temporary));
+    TRY(lock_check(p->owner));
     TRY(rename_into_place(folder, name, temporary));
+    TRY(lock_check(p->owner));
     TRY(write_latest(p, folder, name));
     if (atomic_remove_all(folder, ".old-") != STATUS_OK)
         log_warn("%s", status_message()); /* only warns: the new checkpoint is whole */
@@ -472,7 +483,7 @@ static status prepare_folder(const char *folder)
 
 static status publish_once(const char *folder, const char *name, json_t *meta, int ranks, const char *run, char *buffer)
 {
-    checkpoint_publisher *p = checkpoint_publisher_open(ranks, run, buffer);
+    checkpoint_publisher *p = checkpoint_publisher_open(ranks, run, buffer, NULL);
     status s = checkpoint_publisher_publish(p, folder, name, meta);
     checkpoint_publisher_close(p);
     return s;

@@ -9,6 +9,8 @@
 
 #include "engine/checkpoint/checkpoint.h"
 
+typedef struct lock lock; /* engine/system/lock.h */
+
 /* A file that goes with a checkpoint (a tokenizer). */
 typedef struct checkpoint_extra {
     const char *name;
@@ -24,6 +26,7 @@ typedef struct checkpoint_writer_options {
     const checkpoint_extra *extras;
     int extra_count;
     char *buffer;
+    lock *owner; /* lock of the run's folder, asked before each file; NULL: none */
 } checkpoint_writer_options;
 
 typedef struct checkpoint_writer checkpoint_writer;
@@ -53,11 +56,12 @@ char *checkpoint_fragment(const char *temporary, int rank);
 /* ---- rank 0's part: from the shares of all ranks to a folder that `latest` names ----
  *
  * A publisher is opened once for a run and allocates no memory that grows with the model when it publishes. Its buffer
- * is the caller's (CHECKPOINT_WRITER_BUFFER bytes) and may be the writer's. One thread at a time uses it.
+ * is the caller's (CHECKPOINT_WRITER_BUFFER bytes) and may be the writer's. One thread at a time uses it. `owner`, the
+ * lock of the run's folder or NULL, is asked before a name changes.
  */
 typedef struct checkpoint_publisher checkpoint_publisher;
 
-checkpoint_publisher *checkpoint_publisher_open(int ranks, const char *run, char *buffer);
+checkpoint_publisher *checkpoint_publisher_open(int ranks, const char *run, char *buffer, lock *owner);
 void checkpoint_publisher_close(checkpoint_publisher *p);
 
 /* Publishes after every rank's checkpoint_writer_share has succeeded. The pieces of all ranks must cover each tensor

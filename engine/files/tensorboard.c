@@ -134,7 +134,7 @@ static int64_t whole_records(const mapping *file)
 }
 
 /* Resumes the newest file; t->records stays NULL if there is none, and a new one is to be made. */
-static status go_on(tensorboard *t, const char *folder)
+static status go_on(tensorboard *t, const char *folder, lock *owner)
 {
     mapping file;
     AUTO_FREE char *name = NULL;
@@ -151,17 +151,17 @@ static status go_on(tensorboard *t, const char *folder)
             torn = !is_length(&file, at, &length);
         mapping_close(&file);
         if (whole > 0 && torn && (whole == all || truncate(path, whole) == 0))
-            (void)lines_open(&t->records, path);
+            (void)lines_open(&t->records, path, owner);
     }
     return STATUS_OK;
 }
 
-static status begin_file(tensorboard *t, const char *folder, double wall_time)
+static status begin_file(tensorboard *t, const char *folder, double wall_time, lock *owner)
 {
     char host[256] = "localhost";
     (void)gethostname(host, sizeof host - 1);
     AUTO_FREE char *path = must_format("%s/" PREFIX "%010lld.%s.%d", folder, (long long)wall_time, host, (int)getpid());
-    TRY(lines_open(&t->records, path));
+    TRY(lines_open(&t->records, path, owner));
     message event = {0};
     put_double(&event, 1, wall_time);
     put_bytes(&event, 3, "brain.Event:2", 13); /* the version that readers expect first */
@@ -183,12 +183,12 @@ static status start_session(tensorboard *t, int64_t first_step, double wall_time
     return put_record(t, &event);
 }
 
-status tensorboard_open(tensorboard **out, const char *folder, int64_t first_step, double wall_time)
+status tensorboard_open(tensorboard **out, const char *folder, int64_t first_step, double wall_time, lock *owner)
 {
     TRY(atomic_make_folders(folder));
     AUTO(tensorboard) *t = must_calloc(1, sizeof *t);
-    TRY(go_on(t, folder));
-    TRY(t->records ? start_session(t, first_step, wall_time) : begin_file(t, folder, wall_time));
+    TRY(go_on(t, folder, owner));
+    TRY(t->records ? start_session(t, first_step, wall_time) : begin_file(t, folder, wall_time, owner));
     *out = TAKE(t);
     return STATUS_OK;
 }

@@ -15,6 +15,7 @@
 #include "memory/scope.h"
 #include "memory/status.h"
 
+typedef struct lock lock; /* engine/system/lock.h */
 typedef struct tensorboard tensorboard;
 
 typedef struct tensorboard_value {
@@ -24,8 +25,8 @@ typedef struct tensorboard_value {
 
 /* Resumes the newest event file in `folder`, and cuts off its torn end, or makes one,
  * events.out.tfevents.SECONDS.HOST.PROCESS (and the folder if need be). Readers then drop the file's steps from
- * `first_step`, the next to be written, on. wall_time: seconds since 1970 */
-status tensorboard_open(tensorboard **out, const char *folder, int64_t first_step, double wall_time);
+ * `first_step`, the next to be written, on. wall_time: seconds since 1970. `owner`: as of lines_open. */
+status tensorboard_open(tensorboard **out, const char *folder, int64_t first_step, double wall_time, lock *owner);
 /* Writes one event. */
 status tensorboard_write(tensorboard *t, const tensorboard_value *values, int count, int64_t step, double wall_time);
 /* NULL is accepted. */

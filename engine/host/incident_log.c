@@ -14,6 +14,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/lines.h"
+#include "engine/system/lock.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -76,9 +77,19 @@ static void describe_incident(line *l, const incident *i)
     append_line(l, "}\n");
 }
 
+/* The start `run` may have lost the folder while it stood still: its incidents are none of the next one's. */
+static bool is_anothers(const char *folder, const char *run)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.*s/lock", PATH_MAX - 32, folder);
+    return run && lock_is_anothers(path, run);
+}
+
 status incident_log_append(const char *folder, const incident *what)
 {
     char path[PATH_MAX], text[4096];
+    if (is_anothers(folder, what->run))
+        return status_fail(STATUS_LOST, "another run has %s by now", folder);
     line l = {.text = text, .room = sizeof text};
     describe_incident(&l, what);
     snprintf(path, sizeof path, "%.*s/" INCIDENTS_FILE, PATH_MAX - 32, folder);
@@ -174,7 +185,8 @@ void incident_log_write(void *context, const incident *what, bool ours)
     said.run = watchdog_run(w);
     if (ours && incident_log_append(k->folder, &said) != STATUS_OK)
         return; /* then the flight record cannot be written either */
-    write_flight(k, w);
+    if (!is_anothers(k->folder, said.run))
+        write_flight(k, w);
 }
 
 /* ---- */

@@ -21,7 +21,7 @@ void incident_log_place(incident_log *k, const char *folder, watchdog *w);
 /* A watchdog_write: writes the incident if it is ours, and this rank's flight record. */
 void incident_log_write(void *k, const incident *what, bool ours);
 
-/* Appends a line to FOLDER/incidents.jsonl. */
+/* Appends a line to FOLDER/incidents.jsonl, unless the incident's run has lost FOLDER/lock to another. */
 status incident_log_append(const char *folder, const incident *what);
 /* Appends an incident at this rank's current position. The caller has already logged it, so a failure is not
  * reported. */

@@ -12,6 +12,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/lines.h"
+#include "engine/system/lock.h"
 #include "engine/system/worker.h"
 #include "engine/files/tensorboard.h"
 #include "memory/clock.h"
@@ -518,10 +519,11 @@ status resources_open(resources **out, const resources_options *o)
     resources_host_read(&r->before, r->root);
     r->looked = clock_seconds();
     AUTO_FREE char *path = must_format("%s/resources.jsonl", o->folder);
+    TRY(lock_check(o->owner));
     TRY(atomic_make_folders(o->folder));
-    TRY(lines_open(&r->lines, path));
+    TRY(lines_open(&r->lines, path, o->owner));
     if (o->tensorboard)
-        TRY(tensorboard_open(&r->events, o->folder, o->first_step, r->before.time));
+        TRY(tensorboard_open(&r->events, o->folder, o->first_step, r->before.time, o->owner));
     r->gpus = gpus_open();
     if (o->tell)
         gpus_watch(r->gpus, o->tell, o->context);

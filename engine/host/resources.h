@@ -13,12 +13,14 @@
 #include "memory/scope.h"
 #include "memory/status.h"
 
+typedef struct lock lock; /* engine/system/lock.h */
 typedef struct resources resources;
 
 typedef struct resources_options {
     const char *folder; /* made if missing: resources.jsonl and, on request, TensorBoard's events */
     const char *root;   /* prefix of /proc and /sys: "" */
     double every;       /* seconds between lines */
+    lock *owner;        /* lock of the run's folder; NULL: none */
     bool tensorboard;
     int64_t first_step;                             /* first step of this session, for TensorBoard */
     void (*tell)(void *context, const char *words); /* a GPU's critical error, from its own thread; NULL: none */

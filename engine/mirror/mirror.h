@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror_prefix.h"
 
+typedef struct lock lock; /* engine/system/lock.h */
 typedef struct mirror mirror;
 
 typedef struct mirror_options {
@@ -61,6 +62,7 @@ typedef struct mirror_fetch {
     const char *folder;            /* target: FOLDER/step-00000100, then FOLDER/latest */
     const char *run;               /* only checkpoints of this run; NULL: any run's */
     const checkpoint_place *after; /* only later ones; NULL: all */
+    lock *owner;                   /* lock of the run's folder, asked before a name changes; NULL: none */
     bool fallback;                 /* an older one may replace a damaged newest one */
     mirror_progress *progress;
     void *context;

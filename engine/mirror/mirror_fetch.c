@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/store/download.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -127,6 +128,7 @@ static status publish_folder(const job *j, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/manifest.json", j->temporary),
                    *final = must_format("%s/%s", j->how->folder, name);
+    TRY(lock_check(j->how->owner));
     TRY(atomic_replace(path, j->text, j->text_bytes));
     TRY(atomic_remove(final));
     return atomic_rename(j->temporary, final);
@@ -138,13 +140,14 @@ static status fetch_into(job *j, const char *name)
     TRY(read_manifest(j));
     TRY(object_list(&j->listing, j->s, below, true, MOST_FILES));
     TRY(check_manifest(j));
+    TRY(lock_check(j->how->owner));
     TRY(atomic_make_folders(j->how->folder));
     TRY(atomic_remove(j->temporary));
     TRY(atomic_make_own_folder(j->temporary));
     status result = fetch_files(j);
     if (result == STATUS_OK)
         result = publish_folder(j, name);
-    if (result != STATUS_OK) {
+    if (result != STATUS_OK && result != STATUS_LOST) {
         AUTO_FREE char *words = must_strdup(status_message());
         (void)atomic_remove(j->temporary);
         result = status_fail(result, "%s", words);
@@ -173,9 +176,10 @@ static status fetch(bool *damaged, object_store *s, const mirror_prefix *p, cons
     return result;
 }
 
-static status set_latest(const char *folder, int64_t step)
+static status set_latest(const mirror_fetch *how, int64_t step)
 {
-    AUTO_FREE char *path = must_format("%s/latest", folder), *line = must_format("step-%08lld\n", (long long)step);
+    AUTO_FREE char *path = must_format("%s/latest", how->folder), *line = must_format("step-%08lld\n", (long long)step);
+    TRY(lock_check(how->owner));
     return atomic_replace(path, line, (int64_t)strlen(line));
 }
 
@@ -258,7 +262,7 @@ static status try_one(bool *done, choice *c, int i)
     *done = result == STATUS_OK;
     if (*done) {
         c->out->step = x->step;
-        return set_latest(c->how->folder, x->step);
+        return set_latest(c->how, x->step);
     }
     if (!damaged || !c->how->fallback)
         return result;
@@ -337,7 +341,7 @@ static status fetch_from(int64_t *step, const char *url, const mirror_prefix *p,
     mirror_fetched got;
     if (*step >= 0) { /* PREFIX/step-N */
         TRY(fetch(&damaged, s, p, url + strlen(p->url) + 1, how));
-        return set_latest(how->folder, *step);
+        return set_latest(how, *step);
     }
     status result = mirror_fetch_newest(&got, s, p, how);
     free(got.trouble);

@@ -9,6 +9,7 @@
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/place.h"
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "memory/machine.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -105,6 +106,7 @@ struct trace {
     int rank;
     grid grid;
     char *folder, *path;
+    lock *owner;
     FILE *file; /* NULL: not begun, or given up */
     bool lost, on;
     double *times; /* [2 * ops] begin and end: seconds of this host's clock, or of the device since `began` */
@@ -185,11 +187,12 @@ static int most_ops(const compiled *c, int *requests)
     return most;
 }
 
-status trace_open(trace **out, const compiled *c, executor *e, comm *world, const char *run)
+status trace_open(trace **out, const compiled *c, executor *e, comm *world, const char *run, lock *owner)
 {
     int requests, ops = most_ops(c, &requests);
     trace *t = must_calloc(1, sizeof *t);
     t->folder = must_format("%s/" TRACE_FOLDER, run);
+    t->owner = owner;
     t->executor = e;
     t->interface = executor_device(e, &t->device);
     t->rank = comm_rank(world);
@@ -230,7 +233,7 @@ void trace_begin(trace *t)
     t->began = clock_seconds();
     if (t->first) {
         double origin = t->began;
-        if (t->rank == 0)
+        if (t->rank == 0 && lock_check(t->owner) == STATUS_OK)
             remove_older(t);
         comm_broadcast_bytes(t->all, &origin, sizeof origin, 0);
         t->origin = origin + t->offset;
@@ -385,6 +388,7 @@ void trace_end(trace *t, const compiled_program *p, int64_t step)
 {
     t->on = false;
     executor_op_by_op(t->executor, false);
+    t->lost = t->lost || lock_check(t->owner) != STATUS_OK;
     if (t->lost)
         return;
     for (int i = 0; t->interface->times.stamp && i < 2 * p->list.count; i++)
@@ -407,9 +411,11 @@ void trace_close(trace *t)
 {
     if (!t)
         return;
-    if (t->file) {
+    if (t->file && (t->lost || lock_check(t->owner) != STATUS_OK)) {
+        fclose(t->file);
+    } else if (t->file) {
         fprintf(t->file, "{\"name\":\"end\",\"ph\":\"M\",\"pid\":%d,\"args\":{}}\n]\n", t->rank);
-        if (fclose(t->file) != 0 && !t->lost)
+        if (fclose(t->file) != 0)
             log_warn("%s cannot be written: %s", t->path, strerror(errno));
     }
     if (t->interface->times.stamps)

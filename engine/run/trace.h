@@ -23,10 +23,12 @@
 /* the rank's file within that folder */
 #define TRACE_FILE "rank-%05d.json"
 
+typedef struct lock lock; /* engine/system/lock.h */
 typedef struct trace trace;
 
-/* Collective: creates the folder in `run` and aligns the clocks. Allocates 44 bytes per op. */
-status trace_open(trace **out, const compiled *c, executor *e, comm *world, const char *run);
+/* Collective: creates the folder in `run` (its lock: `owner`, or NULL), and aligns the clocks. Allocates 44
+ * bytes per op. */
+status trace_open(trace **out, const compiled *c, executor *e, comm *world, const char *run, lock *owner);
 /* Enclose a traced step: the first call starts the file. A failed write is reported once, and the run continues. */
 void trace_begin(trace *t);
 void trace_end(trace *t, const compiled_program *p, int64_t step);

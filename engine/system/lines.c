@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/system/reading.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -31,6 +32,7 @@ struct lines {
     int moved;               /* moved away with its folder, and gets the same lines in case it comes back; -1: none */
     int home;                /* the folder of `file`, open; -1: it is not known */
     _Atomic(bool) displaced; /* `file` was moved with its folder, and another run's folder has the name */
+    lock *owner;
     kept_line *kept, **kept_end; /* in order; kept_end: where the next one is linked */
     int64_t kept_bytes;
     long long kept_count, lost; /* lost: lines that were not kept either */
@@ -79,10 +81,12 @@ static status open_file(lines *l, int only)
     return STATUS_OK;
 }
 
-status lines_open(lines **out, const char *path)
+status lines_open(lines **out, const char *path, lock *owner)
 {
+    TRY(lock_check(owner));
     AUTO(lines) *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
+    l->owner = owner;
     l->file = l->moved = l->home = -1;
     l->kept_end = &l->kept;
     pthread_mutex_init(&l->lock, NULL);
@@ -233,6 +237,7 @@ static status write_kept(lines *l)
 
 status lines_write(lines *l, const void *data, int64_t bytes, bool here)
 {
+    TRY(lock_check(l->owner));
     pthread_mutex_lock(&l->lock);
     status s = check_file(l);
     if (s == STATUS_OK && !here && l->moved >= 0 && append_bytes(l, l->moved, data, bytes) != STATUS_OK) {
@@ -268,7 +273,7 @@ static void end_kept(lines *l)
     if (!l->kept)
         return;
     AUTO_FREE char *said = must_strdup(status_message());
-    if (check_file(l) != STATUS_OK || write_kept(l) != STATUS_OK)
+    if (lock_check(l->owner) != STATUS_OK || check_file(l) != STATUS_OK || write_kept(l) != STATUS_OK)
         log_warn("%s: %lld lines at its end are missing: %s", l->path, lines_lost(l), status_message());
     while (l->kept)
         drop_first(l);

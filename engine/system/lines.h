@@ -8,12 +8,14 @@
 #include "memory/status.h"
 
 typedef struct lines lines;
+typedef struct lock lock; /* engine/system/lock.h */
 
 /* A file that is appended to and has other names (hard links: its folder was copied by cp -al) becomes one of its own,
  * so that the copy and the original do not write into each other. */
 status lines_own(const char *path);
-/* Opens `path` to append to, and makes it if it is not there. */
-status lines_open(lines **out, const char *path);
+/* Opens `path` to append to, and makes it if it is not there. `owner`: the lock of its folder, asked before each line;
+ * NULL: none. */
+status lines_open(lines **out, const char *path, lock *owner);
 /* Appends a line, its newline included, or another record. A file that was deleted or replaced meanwhile is made
  * again, its folder too; one that was moved with its folder gets the same lines, so that it lacks none when the folder
  * is back. A folder that takes its place with a file of that name is another run's: the lines go only to the moved

@@ -22,7 +22,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-enum { TEXT_BYTES = 1024, BEATS = 6 /* BEATS: per lease */ };
+enum { TEXT_BYTES = 1024, BEATS = 6 /* BEATS: per lease */, TAIL_BYTES = 8192 };
 
 /* The content of a lock file; strings of an unreadable one are empty. */
 typedef struct holder {
@@ -34,9 +34,13 @@ struct lock {
     char *path;
     holder me;
     double lease;
-    int descriptor; /* open on our own file, wherever it has been moved */
+    int descriptor; /* open on our own file, wherever it has been moved; -1: another process of the run holds it */
+    int home;       /* the folder in which the file was made */
     worker keeper;  /* one thread at a time looks and writes */
-    _Atomic(bool) lost;
+    _Atomic(double) sure;    /* clock_of(CLOCK_BOOTTIME), which counts a suspension, before the last beat */
+    _Atomic(uint64_t) inode; /* of our file as last read by its name; 0: none */
+    _Atomic(bool) removed, lost;
+    char why[640]; /* how it was lost; written before `lost` */
 };
 
 /* ---- who ------------------------------------------------------------------------------------------------------- */
@@ -165,6 +169,46 @@ static int create_file(int *out, const char *path, const holder *me)
         error = link_new(*out, aside, path);
     }
     return error == EPERM || error == ENOTSUP || error == ENOSYS ? write_new(out, path, me) : error;
+}
+
+/* ---- holders so far: FILE.holders has a line for each, which the end of a holder does not remove ---- */
+
+static status add_holder(const char *path, const holder *me)
+{
+    char text[TEXT_BYTES];
+    write_text(text, me);
+    AUTO_FREE char *all = must_format("%s.holders", path);
+    AUTO_CLOSE file = open(all, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    int64_t length = (int64_t)strlen(text);
+    if (file < 0 || atomic_write_all(file, text, length, -1) != length || fsync(file) != 0)
+        return status_fail(STATUS_FAILED, "cannot write to %s: %s", all, strerror(errno));
+    return STATUS_OK;
+}
+
+/* Finds the last holder if it came after `id`; an id that is not there has not held this lock. Uses no heap. */
+static const char *last_after(char tail[TAIL_BYTES + 1], const char *path, const char *id)
+{
+    char all[PATH_MAX], key[64];
+    int64_t got = 0;
+    struct stat info;
+    snprintf(all, sizeof all, "%.*s.holders", PATH_MAX - 16, path);
+    snprintf(key, sizeof key, "{\"run\":\"%s\"", id);
+    AUTO_CLOSE file = open(all, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (file >= 0 && fstat(file, &info) == 0)
+        got = pread(file, tail, TAIL_BYTES, info.st_size > TAIL_BYTES ? info.st_size - TAIL_BYTES : 0);
+    tail[got > 0 ? got : 0] = 0;
+    const char *own = NULL, *last = NULL;
+    for (const char *at = tail; (at = strstr(at, "{\"run\":")); at++) {
+        own = strncmp(at, key, strlen(key)) == 0 ? at : own;
+        last = at;
+    }
+    return own && last > own ? last : NULL;
+}
+
+bool lock_is_anothers(const char *path, const char *id)
+{
+    char tail[TAIL_BYTES + 1];
+    return last_after(tail, path, id) != NULL;
 }
 
 /* ---- staleness -------------------------------------------------------------------------------------------------- */
@@ -298,50 +342,122 @@ static bool is_other(const lock *l, holder *now)
     return read_holder(now, l->path) == 0 && *now->id && strcmp(now->id, l->me.id) != 0;
 }
 
-static void make_again(lock *l, const char *what)
+static void find_home(lock *l)
+{
+    AUTO_FREE char *copy = must_strdup(l->path);
+    if (l->home >= 0)
+        close(l->home);
+    l->home = open(dirname(copy), O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* Makes the file again; false if it cannot be made now, or another run's is there. */
+static bool make_again(lock *l, const char *what)
 {
     int descriptor = -1;
+    if (l->descriptor < 0) /* its holder makes it */
+        return true;
     if (create_file(&descriptor, l->path, &l->me) != 0)
-        return;
+        return false;
     log_warn("%s %s while it was held; it is there again", l->path, what);
     close(l->descriptor);
     l->descriptor = descriptor;
+    find_home(l);
+    if (add_holder(l->path, &l->me) != STATUS_OK)
+        log_warn("%s", status_message());
+    return true;
 }
 
-bool lock_confirm(lock *l)
+static void lose(lock *l, const holder *to, const char *how)
+{
+    bool more = is_here(to, &l->me) ? lives(to) : read_holder(&(holder){0}, l->path) == 0;
+    snprintf(l->why, sizeof l->why,
+             "%s %s: process %lld on %s (run %.32s) has held it since%s; this run ends without a save", l->path, how,
+             to->pid, *to->host ? to->host : "a host that it does not name", to->id, more ? "" : ", and has ended");
+    atomic_store(&l->lost, true);
+}
+
+/* Judges a missing file: it begins anew if its folder lost the name to another one. In the same folder it is lost
+ * if another run has held it since; else somebody has removed it. */
+static void judge_missing(lock *l)
+{
+    char tail[TAIL_BYTES + 1];
+    holder since;
+    reading_place place = PLACE_SAME;
+    AUTO_FREE char *copy = must_strdup(l->path);
+    const char *last = last_after(tail, l->path, l->me.id);
+    if (last) {
+        read_text(&since, last);
+        lose(l, &since, "is gone");
+    } else if (reading_place_of(&place, l->home, dirname(copy)) != STATUS_OK) {
+        return; /* unknown: the next look tells */
+    } else if (place != PLACE_SAME) {
+        (void)make_again(l, "has gone with its folder");
+    } else if (make_again(l, "has been removed") && l->descriptor >= 0) {
+        atomic_store(&l->removed, true);
+    }
+}
+
+/* Beats, so that a start that watches sees it, and then reads the holder of the file. */
+static void look_at_file(lock *l)
 {
     holder now = {0};
+    double before = clock_of(CLOCK_BOOTTIME);
+    bool beats = l->descriptor < 0;
     WORKER_HELD(&l->keeper);
-    if (read_holder(&now, l->path) == ENOENT)
-        make_again(l, "has been deleted");
+    if (atomic_load(&l->lost))
+        return;
+    if (!beats) { /* a failed write shows only when the lease is over */
+        char text[TEXT_BYTES];
+        l->me.beat++;
+        write_text(text, &l->me);
+        beats = pwrite(l->descriptor, text, strlen(text), 0) > 0 && fsync(l->descriptor) == 0;
+    }
+    struct stat info = {0};
+    (void)stat(l->path, &info);
+    int error = read_holder(&now, l->path);
+    if (error == ENOENT)
+        judge_missing(l);
     /* A process of this machine that began before this one and has ended cannot have taken the lock from this one: its
      * file has come back with its folder, which was moved away and replaced for a while. */
     if (is_other(l, &now) && is_here(&now, &l->me) && now.started > 0 && now.started < l->me.started && !lives(&now)) {
         displace_file(l->path, &now, l->me.id);
-        make_again(l, "was replaced by that of a process which had ended before");
+        (void)make_again(l, "was replaced by that of a process which had ended before");
     }
-    if (is_other(l, &now))
-        atomic_store(&l->lost, true);
-    return !atomic_load(&l->lost);
+    if (is_other(l, &now)) {
+        lose(l, &now, "has been taken");
+    } else if (beats && !error && strcmp(now.id, l->me.id) == 0) {
+        atomic_store(&l->sure, before);
+        atomic_store(&l->inode, info.st_ino);
+    }
+}
+
+status lock_check(lock *l)
+{
+    struct stat now;
+    if (!l)
+        return STATUS_OK;
+    bool lost = atomic_load(&l->lost), fresh = clock_of(CLOCK_BOOTTIME) - atomic_load(&l->sure) < l->lease / 2;
+    if (!lost && (!fresh || stat(l->path, &now) != 0 || now.st_ino != atomic_load(&l->inode)))
+        look_at_file(l);
+    return atomic_load(&l->lost) ? status_fail(STATUS_LOST, "%s", l->why) : STATUS_OK;
 }
 
 bool lock_lost(const lock *l)
 {
-    return atomic_load(&l->lost);
+    return l && atomic_load(&l->lost);
+}
+
+bool lock_removed(const lock *l)
+{
+    return l && atomic_load(&l->removed);
 }
 
 static void renew_lock(void *argument)
 {
     lock *l = argument;
     while (worker_pause(&l->keeper, l->lease / BEATS))
-        if (lock_confirm(l)) { /* overwrites the beat; a failed write shows only when the lease is over */
-            char text[TEXT_BYTES];
-            WORKER_HELD(&l->keeper);
-            l->me.beat++;
-            write_text(text, &l->me);
-            if (pwrite(l->descriptor, text, strlen(text), 0) > 0)
-                (void)fsync(l->descriptor);
-        }
+        if (!lock_lost(l))
+            look_at_file(l);
 }
 
 /* Makes the file, and displaces a stale one. */
@@ -378,21 +494,42 @@ static status obtain_file(int *out, const char *path, const holder *me, double l
     return status_fail(STATUS_FAILED, "%s: other runs take it again and again: start one run in a folder", path);
 }
 
+static lock *new_lock(const char *path, const holder *me, double lease, int descriptor)
+{
+    lock *l = must_calloc(1, sizeof *l);
+    l->path = must_strdup(path);
+    l->me = *me;
+    l->lease = lease;
+    l->descriptor = descriptor;
+    l->home = -1;
+    find_home(l);
+    worker_init(&l->keeper);
+    return l;
+}
+
 status lock_take(lock **out, const char *path, const char *id, double lease)
 {
     holder me = this_process(id);
     int descriptor = -1;
+    double before = clock_of(CLOCK_BOOTTIME);
     TRY(obtain_file(&descriptor, path, &me, lease));
     sweep_aside(path, &me); /* also removes FILE.ended */
-    lock *l = must_calloc(1, sizeof *l);
-    l->path = must_strdup(path);
-    l->me = me;
-    l->lease = lease;
-    l->descriptor = descriptor;
-    worker_init(&l->keeper);
+    lock *l = new_lock(path, &me, lease, descriptor);
+    status s = add_holder(path, &me);
+    if (s != STATUS_OK) {
+        lock_release(l);
+        return s;
+    }
+    atomic_store(&l->sure, before);
     MUST(worker_start(&l->keeper, renew_lock, l, "keeps the lock") == STATUS_OK, "%s", status_message());
     *out = l;
     return STATUS_OK;
+}
+
+lock *lock_join(const char *path, const char *id, double lease)
+{
+    const holder me = this_process(id);
+    return new_lock(path, &me, lease, -1);
 }
 
 /* Removes the file if it is ours. */
@@ -423,9 +560,13 @@ void lock_release(lock *l)
     if (!l)
         return;
     worker_close(&l->keeper);
-    if (!remove_own(l, l->path))
-        remove_moved(l);
-    close(l->descriptor);
+    if (l->descriptor >= 0) {
+        if (!remove_own(l, l->path))
+            remove_moved(l);
+        close(l->descriptor);
+    }
+    if (l->home >= 0)
+        close(l->home);
     free(l->path);
     free(l);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/system/reading.h"
 #include "engine/system/worker.h"
 #include "memory/clock.h"
@@ -372,6 +373,7 @@ static status send_lines(bool *more, tracker *t)
 /* Sends all that can be sent now; after the run's end, that too. */
 static status send_all(tracker *t)
 {
+    TRY(lock_check(t->options.owner)); /* else the lines, and the run on the server, are another start's */
     worker_lock(&t->worker);
     t->saw_end = t->ends; /* read before the file: it is complete then */
     worker_unlock(&t->worker);
@@ -391,7 +393,7 @@ static status send_all(tracker *t)
 /* Reports a failure once, and its end once. */
 static void note_answer(tracker *t, status s)
 {
-    if (atomic_load(&t->worker.stop))
+    if (s == STATUS_LOST || atomic_load(&t->worker.stop))
         return;
     if (s == STATUS_OK) {
         note_success(t);

@@ -16,6 +16,7 @@
 
 #define TRACKER_FILE "mlflow.json"
 
+typedef struct lock lock; /* engine/system/lock.h */
 typedef struct tracker tracker;
 
 /* The server's name of a number in a step's line: "loss", "train/loss". */
@@ -34,6 +35,7 @@ typedef struct tracker_options {
     const tracker_name *tags; /* [tag_count]: facts of this start, copied */
     int tag_count;
     int64_t began; /* milliseconds since 1970 */
+    lock *owner;   /* lock of the run's folder; a run that has lost it stops sending; NULL: none */
 } tracker_options;
 
 /* Finds or draws the run's id. Sends no request yet. */

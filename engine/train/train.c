@@ -9,6 +9,7 @@
 #include "engine/run/batch.h"
 #include "engine/run/trace.h"
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/host/incident_log.h"
@@ -124,6 +125,12 @@ static int find_other_assignment(int *like, const training *t, const readiness *
     return -1;
 }
 
+/* Returns what this rank was asked for. A lock that somebody removed asks to stop: it may have been for another run. */
+static signals_request requested(const training *t)
+{
+    return lock_removed(t->lock) ? SIGNALS_STOP : signals_pending();
+}
+
 /* Exchanges the ranks' readiness once before a step: failures, requested signals, samples left out, the tokens'
  * assignment, and progress of the save. */
 static status sync_ranks(training *t, signals_request *asked, batch_facts *batch, pace_figures lately, status mine)
@@ -131,7 +138,7 @@ static status sync_ranks(training *t, signals_request *asked, batch_facts *batch
     int ranks = comm_ranks(t->world), first = -1, like = 0;
     blocks_counts now = stored_counted(t->data.remote), *told = &t->fetched.told;
     readiness here = {mine != STATUS_OK,
-                      (int)signals_pending(),
+                      (int)requested(t),
                       (int)saver_progress_of(t->saves->saver),
                       batch->assignment,
                       batch->left_out,
@@ -564,6 +571,7 @@ static status complete_run(training *t)
     const config *c = t->config;
     log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
              (long long)t->at.step, (long long)c->train.steps);
+    TRY(comm_all_status(comm_world(t->world), lock_check(t->lock)));
     TRY(comm_all_status(comm_world(t->world), training_upload_open(t)));
     training_upload_finish(t, false);
     AUTO_FREE char *summary = must_format("%s/summary.json", t->folder);
@@ -625,7 +633,10 @@ static status train_on(training *t, bool *stopped)
     if (!*stopped) /* else the next start makes the remaining exports */
         training_export_finish(t);
     if (*stopped)
-        log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->at.step);
+        log_info("stopped by %s after step %lld; the run resumes from here",
+                 lock_removed(t->lock) ? "the loss of its lock, which nobody is known to have held since"
+                                       : signals_name(),
+                 (long long)t->at.step);
     watchdog_enter(t->watchdog, DURING_END, true, t->at.step, "writing the summary");
     (void)training_saves_stall(t);
     TRY(training_summary(t, *stopped));

@@ -170,7 +170,9 @@ static status check_shared_folder(training *t)
     AUTO_FREE char *name = must_format("%s/.shared-%s", t->folder, t->run);
     comm_group *all = comm_world(t->world);
     bool first = comm_rank(t->world) == 0, there = false;
-    status s = first && t->lock ? atomic_remove_all(t->folder, ".shared-") : STATUS_OK;
+    status s = first ? lock_check(t->lock) : STATUS_OK;
+    if (first && t->lock && s == STATUS_OK)
+        s = atomic_remove_all(t->folder, ".shared-");
     if (first && s == STATUS_OK) {
         AUTO_CLOSE file = atomic_create(name, 0666);
         if (file < 0)
@@ -335,7 +337,7 @@ static void note_reserve(training *t, choices_reserve mine)
         choices_note_reserve(&t->choices, &all[i]);
     }
     AUTO_FREE char *path = must_format("%s/" CHOICES_FILE, t->folder);
-    if (comm_rank(t->world) == 0 && choices_write(&t->choices, path) != STATUS_OK)
+    if (comm_rank(t->world) == 0 && (lock_check(t->lock) != STATUS_OK || choices_write(&t->choices, path) != STATUS_OK))
         log_warn("%s", status_message());
 }
 
@@ -405,19 +407,25 @@ static status choose_device(training *t)
     return t->config->train.device == CONFIG_AUTO ? STATUS_OK : s;
 }
 
-/* Locks the folder against other runs. A lock is stale if its remote holder is silent for longer than the lease. */
+/* Locks the folder against other runs: rank 0 holds the lock, the others ask whether it does. A lock is stale if its
+ * remote holder is silent for longer than the lease. */
 static status take_lock(training *t)
 {
     static const double LEASE = 30; /* seconds */
-    if (comm_rank(t->world) > 0)
-        return STATUS_OK;
-    TRY(atomic_make_folders(t->folder));
-    t->place = open(t->folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (!t->config->run.lock)
-        return STATUS_OK;
+    bool first = comm_rank(t->world) == 0;
     AUTO_FREE char *path = must_format("%s/lock", t->folder);
-    status s = lock_take(&t->lock, path, t->run, LEASE);
-    return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
+    status s = first ? atomic_make_folders(t->folder) : STATUS_OK;
+    if (first && s == STATUS_OK)
+        t->place = open(t->folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (first && s == STATUS_OK && t->config->run.lock) {
+        s = lock_take(&t->lock, path, t->run, LEASE);
+        if (s != STATUS_OK)
+            (void)status_context(s, "run.folder (run.lock=false would not look)");
+    }
+    TRY(comm_all_status(comm_world(t->world), s));
+    if (!first && t->config->run.lock)
+        t->lock = lock_join(path, t->run, LEASE);
+    return STATUS_OK;
 }
 
 /* ---- moving an earlier run aside (checkpoint.resume=never), so that the two are not confused ---- */
@@ -474,7 +482,7 @@ static status move_aside(const char *folder)
 static status open_folder(training *t)
 {
     watchdog_enter(t->watchdog, DURING_SETUP, true, 0, "looking at the run's folder");
-    TRY(comm_all_status(comm_world(t->world), take_lock(t)));
+    TRY(take_lock(t));
     TRY(check_shared_folder(t));
     watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "looking at the run's mirror");
     return training_mirror_begin(t, false);
@@ -524,7 +532,9 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     if (!early)
         TRY(open_folder(t));
     bool anew = strcmp(c->checkpoint.resume, "never") == 0;
-    status moved = anew && comm_rank(world) == 0 ? move_aside(t->folder) : STATUS_OK;
+    status moved = anew && comm_rank(world) == 0 ? lock_check(t->lock) : STATUS_OK;
+    if (anew && comm_rank(world) == 0 && moved == STATUS_OK)
+        moved = move_aside(t->folder);
     if (moved != STATUS_OK)
         (void)status_context(moved, "moving an earlier run aside (checkpoint.resume=never)");
     TRY(comm_all_status(all, moved));
@@ -545,7 +555,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
         t->guards.pace = pace_open(&t->compiled, t->executor, world);
         t->guards.judge = comm_rank(world) == 0 ? pace_judge_open(comm_ranks(world)) : NULL;
     }
-    return c->run.trace.count ? trace_open(&t->trace, &t->compiled, t->executor, world, t->folder) : STATUS_OK;
+    return c->run.trace.count ? trace_open(&t->trace, &t->compiled, t->executor, world, t->folder, t->lock) : STATUS_OK;
 }
 
 void training_close(training *t)
@@ -561,7 +571,6 @@ void training_close(training *t)
     tokenizer_close(t->data.tokenizer);
     training_saves_close(t->saves);
     islands_close(t->islands);
-    lock_release(t->lock);
     if (t->place >= 0)
         close(t->place);
     executor_close(t->executor);
@@ -573,6 +582,7 @@ void training_close(training *t)
     samples_close(t->data.validation);
     stored_close(t->data.remote);
     resources_close(t->report->resources); /* it may report on a GPU until here */
+    lock_release(t->lock);                 /* all files are closed */
     free(t->report);
     compile_free(&t->compiled);
     free(t->folder);

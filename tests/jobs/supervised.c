@@ -67,11 +67,13 @@ char *supervised_difference(const char *run, const char *whole)
     return *difference ? must_format("%s: %s", run, difference) : NULL;
 }
 
-/* What a supervisor has said of a lock's last holder is swept by the next start, unless a look at it fails. */
+/* The list of a lock's holders stays. What a supervisor has said of the last one is swept by the next start, unless a
+ * look at it fails. */
 static bool is_half_written(const char *name)
 {
-    return strstr(name, ".tmp") || (strstr(name, "lock") && strcmp(name, "lock.ended") != 0) ||
-           !strncmp(name, ".shared", 7) || strstr(name, ".part");
+    bool stays = !strcmp(name, "lock.ended") || !strcmp(name, "lock.holders");
+    return strstr(name, ".tmp") || (strstr(name, "lock") && !stays) || !strncmp(name, ".shared", 7) ||
+           strstr(name, ".part");
 }
 
 static bool is_copy_of_ours(const char *name)

@@ -299,6 +299,69 @@ TEST(a_first_checkpoint_saved_in_a_folder_that_is_gone_is_not_missed)
     is_complete(run, STEPS);
 }
 
+/* ---- the folder's lock ------------------------------------------------------------------------------------------- */
+
+/* Names, lengths and checksums of all files below a folder. */
+static char *list_files(const char *folder)
+{
+    launch_result r = launch_run(60, "cd %s && find . -type f -exec cksum {} + | sort", folder);
+    char *out = must_strdup(r.out);
+    launch_free(&r);
+    return out;
+}
+
+/* A machine was suspended for longer than a lease. Another one's run has taken the folder, and is at work there or has
+ * ended; that of a rank's host that is not the holder's looks as well. */
+TEST(a_run_that_wakes_in_another_run_s_folder_writes_nothing)
+{
+    static const char other[] = "{\"run\":\"bbbb\",\"host\":\"elsewhere\",\"pid\":7,\"started\":1,\"boot\":\"other\","
+                                "\"space\":\"\",\"beat\":1000000000001}\n";
+    const char *top = *state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        AUTO_FREE char *run = must_format("%s/wakes%d", top, ranks), *lock = workfolder_path(run, "lock"),
+                       *holders = workfolder_path(run, "lock.holders"),
+                       *line = must_format("%s/run.yaml run.folder=%s train.steps=5000 run.resource_seconds=1 "
+                                           "run.trace=[1,3]",
+                                           top, run);
+        launch *l = runs_start(300, ranks, line);
+        assert_true(runs_wait_for_step(run, 5, 200));
+        for (int i = 0; i < ranks; i++)
+            signal_rank(run, i, SIGSTOP);
+        assert_int_equal(unlink(lock), 0);
+        if (ranks == 1) /* it is at work */
+            workfolder_write(lock, other, (int64_t)strlen(other));
+        int file = open(holders, O_WRONLY | O_APPEND | O_CREAT, 0666);
+        assert_int_equal(write(file, other, strlen(other)), strlen(other));
+        close(file);
+        AUTO_FREE char *before = list_files(run);
+        for (int i = 0; i < ranks; i++)
+            signal_rank(run, i, SIGCONT);
+        launch_result r = launch_finish(l);
+        AUTO_FREE char *after = list_files(run);
+        if (r.status != 75 || runs_error_lines(r.err) != 1 || !strstr(r.err, "process 7 on elsewhere"))
+            fail_msg("status %d: %s", r.status, r.err);
+        assert_string_equal(after, before);
+        launch_free(&r);
+    }
+}
+
+TEST(a_run_whose_lock_is_removed_saves_and_ends)
+{
+    const char *top = *state;
+    AUTO_FREE char *run = workfolder_path(top, "unlocked"), *lock = workfolder_path(run, "lock"),
+                   *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+    launch *l = runs_start(300, 1, line);
+    assert_true(runs_wait_for_step(run, 5, 200));
+    assert_int_equal(unlink(lock), 0);
+    launch_result r = launch_finish(l);
+    if (r.status != 75 || !strstr(r.out, "stopped by the loss of its lock, which nobody is known to have held since"))
+        fail_msg("status %d: %s", r.status, r.err);
+    int done = runs_read_metrics(run).count;
+    is_complete(run, done);
+    assert_true(done < 5000);
+    launch_free(&r);
+}
+
 /* ---- data
  * --------------------------------------------------------------------------------------------------------- */
 

@@ -243,7 +243,7 @@ static void end_job(supervisor *s)
 /* Tells whether another supervisor has taken this folder over. */
 static bool is_evicted(const supervisor *s)
 {
-    return s->own && lock_lost(s->own);
+    return lock_check(s->own) != STATUS_OK;
 }
 
 /* Attends to the job until it ends, and removes its remains, or until another supervisor has taken it over. Returns its
@@ -420,6 +420,8 @@ static int decide_restart(supervisor *s, const cause *why)
  * started here has a known exit status. */
 static int classify_exit(supervisor *s, int exit_status)
 {
+    if (is_evicted(s)) /* the folder, and perhaps the job, are another supervisor's */
+        return STATUS_FAILED;
     report_end end = report_ending(s->config.run.folder, s->id);
     if ((s->child && exit_status == 0) || end == REPORT_DONE)
         return 0;

@@ -41,11 +41,8 @@ static void draw_model(outer *o)
     decoder model = {0};
     pool p = {0};
     const int first = 0, layers = shape->layers;
-    const decoder_layout whole = {.grid = recorder_alone(),
-                                  .compute = DTYPE_FP32,
-                                  .chunk_count = 1,
-                                  .first_layer = &first,
-                                  .layers = &layers};
+    const decoder_layout whole = {
+        .grid = recorder_alone(), .compute = DTYPE_FP32, .chunk_count = 1, .first_layer = &first, .layers = &layers};
     decoder_open(&model, &p, shape, &whole);
     for (int i = 0; i < o->units.mine_count; i++) {
         const unit *u = &o->units.list[o->units.mine[i].unit];
@@ -160,20 +157,21 @@ static status open_model(server *v)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static status open_first(server *v)
+static const double LEASE = 30; /* seconds */
+
+static status open_first(server *v, const char *path)
 {
-    static const double LEASE = 30; /* seconds */
     const config *c = v->config;
     TRY(atomic_make_folders(c->run.folder));
-    AUTO_FREE char *lock_path = must_format("%s/lock", c->run.folder), *text = config_text(c);
+    AUTO_FREE char *text = config_text(c);
     AUTO_FREE char *config_path = must_format("%s/config.yaml", c->run.folder);
     AUTO_FREE char *lines_path = must_format("%s/merges.jsonl", c->run.folder);
     if (c->run.lock)
-        TRY(lock_take(&v->lock, lock_path, v->run, LEASE));
+        TRY(lock_take(&v->lock, path, v->run, LEASE));
     TRY(atomic_replace(config_path, text, (int64_t)strlen(text)));
     TRY(checkpoint_tidy(v->checkpoints));
     TRY(atomic_make_folders(v->journal));
-    return lines_open(&v->lines, lines_path);
+    return lines_open(&v->lines, lines_path, v->lock);
 }
 
 /* Opens the server's files and the model. */
@@ -184,16 +182,20 @@ static status server_files_open(server *v)
     v->journal = must_format("%s/journal", v->config->run.folder);
     v->saved = -1;
     snprintf(v->run, sizeof v->run, "%s", watchdog_run(v->watchdog));
-    TRY(comm_all_status(all, outer_first_rank(&v->core) ? open_first(v) : STATUS_OK));
+    AUTO_FREE char *path = must_format("%s/lock", v->config->run.folder);
+    TRY(comm_all_status(all, outer_first_rank(&v->core) ? open_first(v, path) : STATUS_OK));
+    if (v->config->run.lock && !outer_first_rank(&v->core))
+        v->lock = lock_join(path, v->run, LEASE);
     TRY(open_model(v));
     v->buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     MUST(v->buffer, "out of host memory");
     v->writer = checkpoint_writer_open(
         &(checkpoint_writer_options){.share = {v->core.memory.pieces, v->core.memory.piece_count, comm_rank(v->world),
                                                comm_ranks(v->world), v->run, false},
-                                     .buffer = v->buffer});
+                                     .buffer = v->buffer,
+                                     .owner = v->lock});
     if (outer_first_rank(&v->core))
-        v->publisher = checkpoint_publisher_open(comm_ranks(v->world), v->run, v->buffer);
+        v->publisher = checkpoint_publisher_open(comm_ranks(v->world), v->run, v->buffer, v->lock);
     return STATUS_OK;
 }
 
@@ -215,11 +217,9 @@ static status publish_checkpoint(server *v, const char *name)
     AUTO_FREE char *text = config_text(v->config);
     json_auto_t *meta = json_pack("{s:s, s:I, s:o}", "config", text, "step", (json_int_t)v->step, META,
                                   server_head(v, NULL, v->core.merge));
-    if (v->lock && !lock_confirm(v->lock))
-        return status_fail(STATUS_FAILED, "the server's folder belongs to another process by now");
     TRY(checkpoint_publisher_publish(v->publisher, v->checkpoints, name, meta));
-    if (checkpoint_prune(v->checkpoints, v->config->checkpoint.keep, v->config->checkpoint.keep_every, NULL) !=
-        STATUS_OK)
+    if (lock_check(v->lock) != STATUS_OK || checkpoint_prune(v->checkpoints, v->config->checkpoint.keep,
+                                                             v->config->checkpoint.keep_every, NULL) != STATUS_OK)
         log_warn("%s; an older checkpoint stays", status_message());
     return STATUS_OK;
 }
@@ -239,7 +239,7 @@ static status server_files_save(server *v)
         s = comm_all_status(all, outer_first_rank(&v->core) ? publish_checkpoint(v, name) : STATUS_OK);
     watchdog_enter(v->watchdog, DURING_STEP, false, v->core.merge, "serving islands");
     if (s != STATUS_OK) {
-        if (outer_first_rank(&v->core))
+        if (outer_first_rank(&v->core) && s != STATUS_LOST)
             checkpoint_clean(v->checkpoints, name);
         return s;
     }
@@ -279,6 +279,7 @@ static status server_files_summary(server *v, bool stopped)
                   (json_int_t)c.refused, "bytes_sent", (json_int_t)c.sent, "bytes_received", (json_int_t)c.received,
                   "arena_bytes", (json_int_t)arena_bytes(v->core.memory.arena), "ranks", comm_ranks(v->world));
     AUTO_FREE char *text = json_dumps(o, JSON_INDENT(2));
+    TRY(lock_check(v->lock));
     return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
@@ -474,13 +475,15 @@ static status merge_offers(bool *stopped, server *v)
     for (;;) {
         int64_t before = v->core.merge;
         TRY(outer_look(&v->core));
+        TRY(comm_all_status(comm_world(v->world), lock_check(v->lock)));
         if (v->slot >= 0)
             look_for_decision(v);
         if (v->slot < 0)
             decide_next(v);
         bool merged = v->core.merge != before;
         bool due = merged && ((every > 0 && v->core.merge % every == 0) || server_journal_is_long(v));
-        signals_request asked = (signals_request)comm_all_max(comm_world(v->world), signals_pending());
+        signals_request asked = (signals_request)comm_all_max(comm_world(v->world),
+                                                              lock_removed(v->lock) ? SIGNALS_STOP : signals_pending());
         *stopped = asked == SIGNALS_STOP;
         if (*stopped || is_over(v))
             return STATUS_OK;

@@ -51,6 +51,7 @@ static status write_entry(const server *v, const char *temporary, const char *pa
         bytes += o->units.mine[i].coded_bytes;
     const uint8_t *data = o->memory.in[v->wanted.slot];
     AUTO_FREE char *header = header_text(v, bytes, crc32c(0, data, bytes));
+    TRY(lock_check(v->lock));
     TRY(direct_open(&d, temporary, v->buffer, CHECKPOINT_WRITER_BUFFER));
     status s = direct_write(&d, header, (int64_t)strlen(header), NULL);
     if (s == STATUS_OK)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/system/reading.h"
 #include "engine/system/retry.h"
 #include "engine/checkpoint/checkpoint_writer.h"
@@ -30,6 +31,7 @@ enum { NODE_NAME = 96, BLOCK = CHECKPOINT_WRITER_BUFFER };
 struct node_copies {
     comm_group *world;
     int me, ranks;
+    lock *owner;   /* lock of the run's folder */
     int *node;     /* [ranks] */
     int first;     /* first rank of this rank's node */
     int to, round; /* rank that gets a copy of this one's share, and its round; -1: only one node */
@@ -148,6 +150,7 @@ static status read_known(known *out, const char *path)
 static status write_known(const node_copies *k)
 {
     char text[2 * SHARE_SECRET + 1];
+    TRY(lock_check(k->owner));
     for (int i = 0; i < SHARE_SECRET; i++)
         snprintf(text + 2 * i, 3, "%02x", k->place.secret[i]);
     AUTO_FREE char *line = must_format("%s %s\n", *k->id ? k->id : "-", text);
@@ -225,12 +228,13 @@ static status lock_folders(holder *worst, node_copies *k)
     return s;
 }
 
-status node_copies_open(node_copies **out, comm *world, const char *run_folder)
+status node_copies_open(node_copies **out, comm *world, const char *run_folder, lock *owner)
 {
     node_copies *k = must_calloc(1, sizeof *k);
     char mine[NODE_NAME];
     *out = k;
     k->held = -1;
+    k->owner = owner;
     k->world = comm_world(world);
     k->me = comm_rank(world);
     k->ranks = comm_ranks(world);
@@ -654,7 +658,10 @@ static void copy_shares(char *mine, const node_copies *k, const node_set *set, c
         if (node_member(&members, k, node, w % members) != k->me)
             continue;
         const fragment_owner owner = {k->id, set->name, w, set->ranks};
-        status s = share_copy(&damaged, to, &k->place, &owner, buffer);
+        damaged = false;
+        status s = lock_check(k->owner);
+        if (s == STATUS_OK)
+            s = share_copy(&damaged, to, &k->place, &owner, buffer);
         mine[w] = s == STATUS_OK ? ARRIVED : damaged ? MISSING : UNKNOWN;
         if (s != STATUS_OK)
             log_warn("copies in memory: %s", status_message());
@@ -690,7 +697,7 @@ static status publish_set(const node_copies *k, const node_set *set, const char 
 {
     json_auto_t *meta = NULL;
     TRY(share_take_meta(&meta, temporary));
-    checkpoint_publisher *p = checkpoint_publisher_open(set->ranks, k->id, buffer);
+    checkpoint_publisher *p = checkpoint_publisher_open(set->ranks, k->id, buffer, k->owner);
     status s = checkpoint_publisher_publish(p, checkpoints, set->name, meta);
     checkpoint_publisher_close(p);
     return s;
@@ -703,13 +710,15 @@ static status adopt_set(bool *damaged, node_copies *k, const node_set *set, cons
     *damaged = false;
     status s = comm_all_status(k->world, arena_open(&buffer, BLOCK));
     if (s == STATUS_OK)
+        s = comm_all_status(k->world, lock_check(k->owner));
+    if (s == STATUS_OK)
         s = comm_all_status(k->world, k->me == 0 ? checkpoint_tidy(checkpoints) : STATUS_OK);
     if (s == STATUS_OK)
         s = bring_together(damaged, k, set, temporary, arena_base(buffer));
     if (s == STATUS_OK && k->me == 0)
         s = publish_set(k, set, checkpoints, temporary, arena_base(buffer));
     s = comm_all_status(k->world, s);
-    if (s != STATUS_OK && k->me == 0)
+    if (s != STATUS_OK && s != STATUS_LOST && k->me == 0)
         checkpoint_clean(checkpoints, set->name);
     return s;
 }

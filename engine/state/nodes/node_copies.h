@@ -22,11 +22,12 @@
 #include "memory/status.h"
 #include "parallel/comm/comm.h"
 
+typedef struct lock lock; /* engine/system/lock.h */
 typedef struct node_copies node_copies;
 typedef struct share_source share_source; /* engine/checkpoint/share.h */
 
-/* Finds the nodes of a job, and reads RUN/memory. */
-status node_copies_open(node_copies **out, comm *world, const char *run_folder);
+/* Finds the nodes of a job, and reads RUN/memory. `owner`: the lock of the run's folder; NULL: none. */
+status node_copies_open(node_copies **out, comm *world, const char *run_folder, lock *owner);
 /* Keeps the copies in memory. Accepts NULL. Not collective. */
 void node_copies_close(node_copies *k);
 

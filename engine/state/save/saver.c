@@ -7,6 +7,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/system/direct.h"
+#include "engine/system/lock.h"
 #include "engine/checkpoint/share.h"
 #include "engine/state/rank/state.h"
 #include "engine/system/worker.h"
@@ -175,13 +176,14 @@ static void ask_device(saver *s, bool wait)
 static status publish_save(saver *s)
 {
     const saver_options *o = &s->options;
-    if (o->may_publish && !o->may_publish(o->context))
-        return status_fail(STATUS_FAILED, "the run's folder belongs to another run by now");
+    if (o->may_publish)
+        TRY(o->may_publish(o->context));
     TRY(checkpoint_publisher_publish(s->publisher, o->folder, s->last.name, s->meta));
     const checkpoint_needed needed = {o->needs, o->context};
     if (o->published)
         o->published(o->context, s->last.name);
-    if (checkpoint_prune(o->folder, o->keep, o->keep_every, o->needs ? &needed : NULL) != STATUS_OK)
+    if (lock_check(o->owner) != STATUS_OK ||
+        checkpoint_prune(o->folder, o->keep, o->keep_every, o->needs ? &needed : NULL) != STATUS_OK)
         log_warn("%s; an older checkpoint stays", status_message()); /* the new checkpoint is saved all the same */
     return STATUS_OK;
 }
@@ -299,9 +301,10 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
         .share = {.pieces = pieces, .count = count, .run = o->run, .rank = o->rank, .ranks = o->ranks},
         .extras = o->extras,
         .extra_count = o->extra_count,
-        .buffer = buffer});
+        .buffer = buffer,
+        .owner = o->owner});
     if (o->rank == 0)
-        s->publisher = checkpoint_publisher_open(o->ranks, o->run, buffer);
+        s->publisher = checkpoint_publisher_open(o->ranks, o->run, buffer, o->owner);
     if (!s->copy)
         return STATUS_OK;
     TRY(worker_start(&s->worker, work_on, s, "writes checkpoints"));
@@ -325,14 +328,23 @@ status saver_open(saver **out, const saver_options *options)
     return STATUS_OK;
 }
 
+/* Removes a save that is given up, on rank 0, unless the folder, and a save of this name, are another run's by now. */
+static void clean_save(saver *s)
+{
+    AUTO_FREE char *message = must_strdup(status_message());
+    if (s->options.rank == 0 && !s->memory && lock_check(s->options.owner) == STATUS_OK)
+        checkpoint_clean(s->options.folder, s->last.name);
+    (void)status_fail(STATUS_FAILED, "%s", message);
+}
+
 void saver_close(saver *s)
 {
     if (!s)
         return;
     ask_device(s, true);
     worker_close(&s->worker);
-    if (s->stage != NONE && s->options.rank == 0 && !s->memory)
-        checkpoint_clean(s->options.folder, s->last.name);
+    if (s->stage != NONE)
+        clean_save(s);
     executor_before_change(s->options.executor, NULL, NULL);
     checkpoint_publisher_close(s->publisher);
     checkpoint_writer_close(s->writer);
@@ -411,8 +423,8 @@ bool saver_next(saver *s, bool any_working, bool any_failed)
         return false;
     }
     s->stage = NONE;
-    if (any_failed && s->options.rank == 0 && !s->memory)
-        checkpoint_clean(s->options.folder, s->last.name);
+    if (any_failed)
+        clean_save(s);
     return true;
 }
 

@@ -17,6 +17,7 @@
 #include "engine/run/executor.h"
 
 typedef struct saver saver;
+typedef struct lock lock;                 /* engine/system/lock.h */
 typedef struct share_source share_source; /* engine/checkpoint/share.h */
 
 typedef struct saver_options {
@@ -32,7 +33,8 @@ typedef struct saver_options {
     const checkpoint_piece *more; /* pieces in other host memory, each contiguous; the caller's */
     int more_count;
     watchdog *watchdog;                                 /* monitors the thread's work; NULL: none */
-    bool (*may_publish)(void *context);                 /* called by rank 0's thread; NULL: always */
+    lock *owner;                                        /* lock of the run's folder; NULL: none */
+    status (*may_publish)(void *context);               /* called by rank 0's thread; NULL: always */
     void (*published)(void *context, const char *name); /* called by rank 0's thread before pruning; or NULL */
     bool (*needs)(void *context, const char *name);     /* true if pruning must keep that one; NULL: never */
     void *context;

@@ -499,9 +499,11 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     TRY(atomic_make_folders(c.folder));
     TRY(hold_folder(&c));
     status s = write_folder(&c);
+    if (s == STATUS_OK && options->progress)
+        s = options->progress(options->context, c.done, c.total);
     if (s == STATUS_OK)
         s = take_name(c.folder, target, options->replace);
-    if (s == STATUS_OK)
+    if (s == STATUS_OK || s == STATUS_LOST)
         return s;
     message = must_strdup(status_message());
     (void)atomic_remove(c.folder);

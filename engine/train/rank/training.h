@@ -131,7 +131,7 @@ typedef struct training {
 
     double began;
     int64_t saved;          /* step of the last save, or of the start */
-    lock *lock;             /* rank 0's lock of the run's folder; NULL: run.lock is off */
+    lock *lock;             /* lock of the run's folder, held by rank 0; NULL: run.lock is off */
     char run[MANIFEST_RUN]; /* id of this start, the same on all ranks */
     char *folder, *checkpoints;
     char *resume;             /* checkpoint.resume: "auto", "never" or a local folder */

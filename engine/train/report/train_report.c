@@ -60,8 +60,9 @@ static status keep_lines(const char *path, int64_t step)
 static status open_kept(lines **out, const training *t, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", t->folder, name);
+    TRY(lock_check(t->lock));
     TRY(keep_lines(path, t->at.step));
-    return lines_open(out, path);
+    return lines_open(out, path, t->lock);
 }
 
 /* Opens the files of lines and events per step. */
@@ -75,7 +76,7 @@ static status open_steps(training *t)
     if (t->report->loads && t->config->run.loads_every > 0)
         TRY(open_kept(&t->report->load_lines, t, "loads.jsonl"));
     if (t->config->run.tensorboard)
-        TRY(tensorboard_open(&t->report->board, t->folder, t->at.step + 1, report_time()));
+        TRY(tensorboard_open(&t->report->board, t->folder, t->at.step + 1, report_time(), t->lock));
     return STATUS_OK;
 }
 
@@ -89,7 +90,7 @@ static status open_files(training *t)
     t->report->loads = loads_open(&t->config->model.shape, t->compiled.around.group[AXIS_EXPERT].ranks);
     TRY(training_tracking_open(t));
     TRY(open_steps(t));
-    TRY(lines_open(&t->report->events, events));
+    TRY(lines_open(&t->report->events, events, t->lock));
     return t->choices.count > 0 ? choices_write(&t->choices, chosen) : STATUS_OK;
 }
 
@@ -137,6 +138,7 @@ static void open_resources(training *t)
     const resources_options options = {.folder = folder,
                                        .root = "",
                                        .every = c->run.resource_seconds,
+                                       .owner = t->lock,
                                        .tensorboard = c->run.tensorboard,
                                        .first_step = t->at.step + 1,
                                        .tell = tell_of_gpu,
@@ -153,10 +155,8 @@ status training_check_folder(const training *t, bool look)
     if (place == PLACE_FREE || place == PLACE_TAKEN)
         return status_fail(STATUS_FAILED, "%s has been moved or replaced while the run began: start it again",
                            t->folder);
-    if (t->lock && !(look ? lock_confirm(t->lock) : !lock_lost(t->lock)))
-        return status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
     if (!t->report->metrics || lines_are_here(t->report->metrics, look))
-        return STATUS_OK;
+        return lock_check(t->lock);
     return status_fail(STATUS_FAILED,
                        "%s is another folder than the one in which this run began, which was moved: it ends, and the "
                        "next start goes on from what is there now",
@@ -288,7 +288,7 @@ static status write_events(training *t, const report_step *s)
 /* Reports a failure to write metrics once: lines are kept for a while, and the next line retries. */
 static void metrics_done(training *t, status s)
 {
-    if ((s != STATUS_OK) == t->report->metrics_failing)
+    if (s == STATUS_LOST || (s != STATUS_OK) == t->report->metrics_failing)
         return;
     t->report->metrics_failing = s != STATUS_OK;
     if (!t->report->metrics_failing) {
@@ -361,7 +361,7 @@ static void report_resources(training *t, bool now)
         return;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->at.step, "writing this host's resources");
     status s = resources_look(t->report->resources, t->at.step, now);
-    if (s != STATUS_OK && !t->report->resources_failing)
+    if (s != STATUS_OK && s != STATUS_LOST && !t->report->resources_failing)
         log_warn("%s; the run goes on without this host's resources", status_message());
     t->report->resources_failing = s != STATUS_OK;
 }
@@ -588,7 +588,7 @@ status training_summary(training *t, bool stopped)
     if (t->report->tracker)
         tracked = tracker_counted(t->report->tracker);
     status s = STATUS_OK;
-    if (prints_lines(t)) {
+    if (prints_lines(t) && (s = lock_check(t->lock)) == STATUS_OK) {
         AUTO_FREE char *path = must_format("%s/summary.json", t->folder);
         report_summary_values values = {.remote = training_has_remote(t),
                                         .buckets = compile_buckets(&t->compiled.options),

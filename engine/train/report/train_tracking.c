@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/system/lock.h"
 #include "engine/tracking/tracker.h"
 #include "engine/train/report/training_report.h"
 #include "memory/log.h"
@@ -49,7 +50,8 @@ status training_tracking_open(training *t)
                                .name_count = sizeof names / sizeof *names,
                                .tags = tags,
                                .tag_count = sizeof tags / sizeof *tags,
-                               .began = (int64_t)(1000 * report_time())};
+                               .began = (int64_t)(1000 * report_time()),
+                               .owner = t->lock};
     TRY(tracker_open(&t->report->tracker, &o));
     return config_each(c, tracker_parameter, t->report->tracker);
 }
@@ -59,7 +61,8 @@ void training_tracking_end(training *t, training_ending how)
     static const mlflow_rest_state states[] = {[TRAINING_DONE] = MLFLOW_REST_FINISHED,
                                                [TRAINING_STOPPED] = MLFLOW_REST_KILLED,
                                                [TRAINING_FAILED] = MLFLOW_REST_FAILED};
-    if (t->report->tracker && !t->evicted) /* else the folder and the MLflow run are another start's */
+    if (t->report->tracker && !t->evicted &&
+        !lock_lost(t->lock)) /* else the folder and the MLflow run are another start's */
         tracker_end(t->report->tracker, states[how], (int64_t)(1000 * report_time()),
                     how == TRAINING_FAILED ? AFTER_FAILURE : AFTER_DONE);
 }

@@ -28,9 +28,9 @@ struct training_report {
 };
 
 /* train_report.c */
-/* Fails, with the reason, if the run has lost its folder: another run took the lock, or another folder has its name.
- * Until the run's files are open a moved folder counts as lost: earlier look-ups may have read another one. Without
- * `look` it returns the last result. Rank 0 only, any thread. */
+/* Fails, with the reason, if the run has lost its folder: another run took the lock (STATUS_LOST), or another folder
+ * has its name. Until the run's files are open a moved folder counts as lost: earlier look-ups may have read another
+ * one. Without `look` a folder's last known place counts. Rank 0 only, any thread. */
 status training_check_folder(const training *t, bool look);
 status training_report_open(training *t);
 /* Closes its files and their threads, but not the reader of the host's resources. */

@@ -5,6 +5,7 @@
 
 #include "engine/islands/islands.h"
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/safetensors.h"
@@ -88,9 +89,9 @@ static status choose_asynchronous(bool *out, const training *t)
     return STATUS_OK;
 }
 
-static bool may_publish(void *context)
+static status may_publish(void *context)
 {
-    return training_check_folder(context, true) == STATUS_OK;
+    return training_check_folder(context, true);
 }
 
 static void note_published(void *context, const char *name)
@@ -148,10 +149,12 @@ status training_save_open(training *t)
                        .keep = t->config->checkpoint.keep,
                        .keep_every = t->config->checkpoint.keep_every,
                        .watchdog = t->watchdog,
+                       .owner = t->lock,
                        .may_publish = may_publish,
                        .published = note_published,
                        .needs = is_needed,
                        .context = t};
+    TRY(comm_all_status(all, first ? lock_check(t->lock) : STATUS_OK));
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
     TRY(comm_all_status(all, first ? training_export_open(t) : STATUS_OK));
     TRY(choose_asynchronous(&o.asynchronous, t));
@@ -203,8 +206,10 @@ static status judge_state(training *t)
 
 /* Reports a failed save. The run continues if its state is good and the previous one is on disk, since the next save
  * may succeed. Collective. */
-static status take_loss(training *t)
+static status take_loss(training *t, status s)
 {
+    if (s == STATUS_LOST)
+        return s;
     t->saving.lost++;
     training_event(t, "save failed", step_of_save(t), status_message());
     TRY(judge_state(t));
@@ -260,7 +265,7 @@ status training_save_advance(training *t, bool any_working, bool any_failed)
     status s =
         conclude_save(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saves->saver)) : STATUS_OK);
     if (s != STATUS_OK)
-        s = take_loss(t);
+        s = take_loss(t, s);
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
     return s;
 }
@@ -281,14 +286,13 @@ status training_save(training *t, bool in_memory, bool last)
     if (!t->saving.beside)
         seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing a checkpoint");
-    if (finish_save(t) != STATUS_OK)
-        TRY(take_loss(t));
+    status s = finish_save(t);
+    if (s != STATUS_OK)
+        TRY(take_loss(t, s));
     saver_begin(t->saves->saver, t->at.step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
-    status s = STATUS_OK;
-    if (last || !t->saving.beside)
-        s = finish_save(t);
+    s = last || !t->saving.beside ? finish_save(t) : STATUS_OK;
     if (s != STATUS_OK) {
-        status judged = last ? judge_state(t) : take_loss(t);
+        status judged = last ? judge_state(t) : take_loss(t, s);
         s = last && judged == STATUS_OK ? s : judged;
     }
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/checkpoint/checkpoint_find.h"
+#include "engine/system/lock.h"
 #include "engine/system/reading.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
@@ -138,6 +139,7 @@ static status go_on(void *context, int64_t done, int64_t total)
 {
     const exporter *e = context;
     (void)done, (void)total;
+    TRY(lock_check(e->run->lock));
     return atomic_load(&e->worker.stop) ? status_fail(STATUS_FAILED, "the run ends") : STATUS_OK;
 }
 
@@ -185,8 +187,10 @@ static status make_export(exporter *e, const char *name)
                                     .context = e};
     AUTO(weights) *w = NULL;
     TRY(weights_open(&w, from));
+    TRY(lock_check(e->run->lock));
     TRY(atomic_make_folders(e->folder));
     TRY(weights_copy(w, to, &o));
+    TRY(lock_check(e->run->lock));
     TRY(name_latest(e->folder, name));
     status s = mirror_export(e, to, name);
     return s == STATUS_OK ? s : status_context(s, "checkpoint.mirror");
@@ -210,8 +214,8 @@ static void conclude_export(exporter *e, status s)
 {
     WORKER_HELD(&e->worker);
     waiting_export *at = e->waiting + e->now;
-    bool again = s != STATUS_OK && !e->last && ++at->tries < TRIES;
-    if (s != STATUS_OK && !atomic_load(&e->worker.stop))
+    bool again = s != STATUS_OK && s != STATUS_LOST && !e->last && ++at->tries < TRIES;
+    if (s != STATUS_OK && s != STATUS_LOST && !atomic_load(&e->worker.stop))
         log_warn("%s is not exported: %s; %s", at->name, status_message(),
                  !again      ? "the run's next start tries again"
                  : e->ending ? "tries once more"

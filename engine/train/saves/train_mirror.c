@@ -6,6 +6,7 @@
 
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/system/reading.h"
 #include "engine/mirror/mirror.h"
 #include "engine/train/report/report.h"
@@ -108,6 +109,7 @@ static status identify_run(training *t, beginning *b, const mirror_owner *there)
     else if (!*b->id)
         TRY(manifest_draw_run_id(b->id));
     AUTO_FREE char *path = must_format("%s/" ID_FILE, t->folder), *text = must_format("%s %s\n", b->id, b->prefix.url);
+    TRY(lock_check(t->lock));
     return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
@@ -167,6 +169,7 @@ static status fetch_newer(training *t, const beginning *b)
     bar shown = {0};
     TRY(choose_after(&after, t, b));
     const mirror_fetch how = {.folder = t->checkpoints,
+                              .owner = t->lock,
                               .run = b->id,
                               .after = after.step < 0 ? NULL : &after,
                               .fallback = t->config->checkpoint.fallback,
@@ -188,7 +191,7 @@ static status fetch_newer(training *t, const beginning *b)
 /* Lets a run that has a checkpoint and has owned this mirror before continue if the store does not answer. */
 static status forgive_silence(const beginning *b, status s)
 {
-    if (s == STATUS_OK || !b->claimed || b->place.step < 0 || s == STATUS_USAGE)
+    if (s == STATUS_OK || !b->claimed || b->place.step < 0 || s == STATUS_USAGE || s == STATUS_LOST)
         return s;
     log_warn("checkpoint.mirror: %s; the run goes on from its folder, and the mirror is tried again beside training",
              status_message());
@@ -247,7 +250,8 @@ static status fetch_origin(training *t)
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers own = {0};
     AUTO_FREE char *fetched = NULL, *to = must_format("%s/" CHECKPOINT_ORIGIN, t->folder);
     bar shown = {0};
-    const mirror_fetch how = {.folder = to, .fallback = false, .progress = show_progress, .context = &shown};
+    const mirror_fetch how = {
+        .folder = to, .owner = t->lock, .fallback = false, .progress = show_progress, .context = &shown};
     status s = checkpoint_offers_find(&own, t->checkpoints);
     if (s == STATUS_OK && own.count == 0)
         s = mirror_fetch_url(&fetched, t->config->checkpoint.resume, &how);

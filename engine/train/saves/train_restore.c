@@ -468,7 +468,7 @@ static status restore_run(training *t, bool *own)
 {
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     comm_group *all = comm_world(t->world);
-    TRY(comm_all_status(all, node_copies_open(&t->saves->copies, t->world, t->folder)));
+    TRY(comm_all_status(all, node_copies_open(&t->saves->copies, t->world, t->folder, t->lock)));
     TRY(take_from_memory(t));
     *own = !strcmp(t->resume, "auto");
     if (*own)

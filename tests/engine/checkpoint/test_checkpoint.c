@@ -9,6 +9,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/system/crc32c.h"
+#include "engine/system/lock.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -209,7 +210,7 @@ TEST(shares_of_two_runs_are_never_published_together)
             assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
             checkpoint_writer_close(w);
         }
-        checkpoint_publisher *p = checkpoint_publisher_open(2, runs[0], buffer);
+        checkpoint_publisher *p = checkpoint_publisher_open(2, runs[0], buffer, NULL);
         status s = checkpoint_publisher_publish(p, folder, "step-00000001", NULL);
         assert_int_equal(s, second ? STATUS_FAILED : STATUS_OK);
         checkpoint_publisher_close(p);
@@ -221,6 +222,40 @@ TEST(shares_of_two_runs_are_never_published_together)
     assert_string_equal(checkpoint_manifest(c)->run, "aaaa");
     assert_int_equal(checkpoint_verify(c), STATUS_OK);
     checkpoint_close(c);
+    free(buffer);
+}
+
+/* A run that stood still while another one took its folder over: it writes no share, and publishes none. */
+TEST(a_run_that_has_lost_its_lock_saves_nothing)
+{
+    AUTO_FREE char *folder = workfolder_path(*state, "lost"), *path = workfolder_path(folder, "lock"),
+                   *third = workfolder_path(folder, ".tmp-step-00000003");
+    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
+    float data[8] = {0};
+    lock *first = NULL, *next = NULL;
+    assert_int_equal(atomic_make_folders(folder), STATUS_OK);
+    assert_int_equal(lock_take(&first, path, "aaaa", 30), STATUS_OK);
+    checkpoint_piece piece = {
+        .section = "model", .of = box_whole("w", 1, (int64_t[]){8}), .at = {data, DTYPE_FP32, {1}}};
+    checkpoint_writer *w = checkpoint_writer_open(
+        &(checkpoint_writer_options){.share = {&piece, 1, 0, 1, "aaaa", false}, .buffer = buffer, .owner = first});
+    checkpoint_publisher *p = checkpoint_publisher_open(1, "aaaa", buffer, first);
+    assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
+    assert_int_equal(checkpoint_publisher_publish(p, folder, "step-00000001", NULL), STATUS_OK);
+    assert_int_equal(checkpoint_writer_share(w, folder, "step-00000002"), STATUS_OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(lock_take(&next, path, "bbbb", 30), STATUS_OK);
+    assert_int_equal(checkpoint_publisher_publish(p, folder, "step-00000002", NULL), STATUS_LOST);
+    assert_int_equal(checkpoint_writer_share(w, folder, "step-00000003"), STATUS_LOST);
+    assert_false(atomic_exists(third));
+    checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&c, folder), STATUS_OK);
+    assert_non_null(strstr(checkpoint_folder(c), "step-00000001"));
+    checkpoint_close(c);
+    checkpoint_writer_close(w);
+    checkpoint_publisher_close(p);
+    lock_release(next);
+    lock_release(first);
     free(buffer);
 }
 
@@ -239,7 +274,7 @@ TEST(verifying_covers_runs_headers_and_companions)
     const checkpoint_extra extra = {"tokenizer.json", "{\"a\": 1}", 8};
     checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){
         .share = {&piece, 1, 0, 1, "aaaa", false}, .extras = &extra, .extra_count = 1, .buffer = buffer});
-    checkpoint_publisher *p = checkpoint_publisher_open(1, "aaaa", buffer);
+    checkpoint_publisher *p = checkpoint_publisher_open(1, "aaaa", buffer, NULL);
     assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
     assert_int_equal(checkpoint_publisher_publish(p, folder, "step-00000001", NULL), STATUS_OK);
     checkpoint_writer_close(w);

@@ -168,7 +168,7 @@ static char *newest(int *count, const char *folder)
 static char *write_events(const char *folder)
 {
     tensorboard *t;
-    assert_int_equal(tensorboard_open(&t, folder, 1, 1700000000.25), STATUS_OK);
+    assert_int_equal(tensorboard_open(&t, folder, 1, 1700000000.25, NULL), STATUS_OK);
     int files;
     char *path = newest(&files, folder);
     assert_non_null(strstr(path, "/events.out.tfevents.1700000000."));
@@ -224,7 +224,7 @@ TEST(a_resumed_run_goes_on_in_the_same_file)
         memset(longer + bytes, 0x11, (size_t)torn);
         workfolder_write(path, longer, bytes + torn);
         tensorboard *t;
-        assert_int_equal(tensorboard_open(&t, folder, 7, 1700000500), STATUS_OK);
+        assert_int_equal(tensorboard_open(&t, folder, 7, 1700000500, NULL), STATUS_OK);
         int files;
         free(newest(&files, folder));
         assert_int_equal(files, 1);
@@ -238,7 +238,7 @@ TEST(a_resumed_run_goes_on_in_the_same_file)
     free(data);
     workfolder_write(path, "damaged from its beginning", 26); /* then another is made */
     tensorboard *t;
-    assert_int_equal(tensorboard_open(&t, folder, 7, 1700009999), STATUS_OK);
+    assert_int_equal(tensorboard_open(&t, folder, 7, 1700009999, NULL), STATUS_OK);
     int files;
     AUTO_FREE char *another = newest(&files, folder);
     assert_int_equal(files, 2);
@@ -255,7 +255,7 @@ TEST(damage_before_the_end_removes_nothing)
     data[bytes / 2] ^= 1;
     workfolder_write(path, data, bytes);
     tensorboard *t;
-    assert_int_equal(tensorboard_open(&t, folder, 7, 1700009999), STATUS_OK);
+    assert_int_equal(tensorboard_open(&t, folder, 7, 1700009999, NULL), STATUS_OK);
     tensorboard_close(t);
     AUTO_FREE uint8_t *now = workfolder_read(path, &after);
     assert_int_equal(after, bytes);
@@ -270,7 +270,7 @@ TEST(a_folder_that_cannot_be_made_is_named)
     AUTO_FREE char *file = workfolder_path(*state, "file"), *folder = workfolder_path(file, "below");
     tensorboard *t = NULL;
     workfolder_write(file, "x", 1);
-    assert_int_equal(tensorboard_open(&t, folder, 1, 0), STATUS_FAILED);
+    assert_int_equal(tensorboard_open(&t, folder, 1, 0, NULL), STATUS_FAILED);
     workfolder_message_has(file);
     assert_null(t);
 }

@@ -6,6 +6,7 @@
 
 #include "engine/host/causes.h"
 #include "engine/host/incident_log.h"
+#include "engine/system/lock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
@@ -60,6 +61,26 @@ TEST_WITH(what_says_most_counts, workfolder_setup, workfolder_teardown)
     c = causes_read(folder, position, "b2");
     assert_true(c.verdict == INCIDENT_STORAGE && c.rank == 3);
     assert_string_equal(c.words, "its storage \\ does not answer?"); /* for a terminal */
+}
+
+/* A start that stood still: another one has held its lock since. */
+TEST_WITH(a_start_that_has_lost_its_lock_reports_no_incident, workfolder_setup, workfolder_teardown)
+{
+    const char *folder = *state;
+    AUTO_FREE char *path = workfolder_path(folder, "lock");
+    lock *first = NULL, *next = NULL;
+    incident what = {.verdict = INCIDENT_FROZEN, .run = "a1", .words = "rank 0 is frozen", .ends = true};
+    assert_int_equal(lock_take(&first, path, "a1", 30), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &what), STATUS_OK);
+    int64_t position = causes_position(folder);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(lock_take(&next, path, "b2", 30), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &what), STATUS_LOST);
+    assert_int_equal(causes_position(folder), position);
+    what.run = "b2";
+    assert_int_equal(incident_log_append(folder, &what), STATUS_OK);
+    lock_release(next);
+    lock_release(first);
 }
 
 /* Whoever is refused in a folder, or was there before, writes into it, too. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/system/lines.h"
+#include "engine/system/lock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
@@ -73,7 +74,7 @@ static void place_open(place *p, const char *top, const char *name)
     p->stray = must_format("%s.stray", p->run);
     p->file = must_format("%s/lines", p->run);
     assert_int_equal(mkdir(p->run, 0777), 0);
-    assert_int_equal(lines_open(&p->out, p->file), STATUS_OK);
+    assert_int_equal(lines_open(&p->out, p->file, NULL), STATUS_OK);
 }
 
 static void place_close(place *p)
@@ -88,6 +89,32 @@ static void place_close(place *p)
 static void put(place *p, const char *text)
 {
     assert_int_equal(lines_write(p->out, text, (int64_t)strlen(text), false), STATUS_OK);
+}
+
+/* A run that stood still while another one took its folder over. */
+TEST(a_run_that_has_lost_its_lock_writes_no_line)
+{
+    AUTO_FREE char *run = workfolder_path(*state, "lost"), *path = workfolder_path(run, "lock"),
+                   *file = workfolder_path(run, "lines");
+    lock *first = NULL, *next = NULL;
+    lines *l = NULL;
+    int64_t bytes;
+    assert_int_equal(mkdir(run, 0777), 0);
+    assert_int_equal(lock_take(&first, path, "aaaa", 30), STATUS_OK);
+    assert_int_equal(lines_open(&l, file, first), STATUS_OK);
+    assert_int_equal(lines_write(l, "one\n", 4, false), STATUS_OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(lock_take(&next, path, "bbbb", 30), STATUS_OK);
+    assert_int_equal(lines_write(l, "two\n", 4, false), STATUS_LOST);
+    AUTO_FREE char *all = (char *)workfolder_read(file, &bytes);
+    assert_string_equal(all, "one\n");
+    lines_close(l);
+    l = NULL;
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(lines_open(&l, file, first), STATUS_LOST);
+    assert_int_not_equal(access(file, F_OK), 0);
+    lock_release(next);
+    lock_release(first);
 }
 
 static void move(const char *from, const char *to)

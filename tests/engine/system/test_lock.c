@@ -66,7 +66,7 @@ TEST(who_is_alive_keeps_it_and_who_is_dead_does_not)
     began = clock_seconds();
     assert_int_equal(lock_take(&l, path, "bbbb", LEASE), STATUS_OK);
     assert_true(clock_seconds() - began < LEASE / 2);
-    assert_true(lock_confirm(l) && !lock_lost(l));
+    assert_true(lock_check(l) == STATUS_OK && !lock_lost(l));
     lock_release(l);
     assert_false(atomic_exists(path));
 }
@@ -170,13 +170,13 @@ TEST(a_holder_beats_and_notices_what_happens_to_its_lock)
     AUTO_FREE char *after = (char *)workfolder_read(path, &bytes);
     assert_string_not_equal(before, after);
     assert_int_equal(unlink(path), 0); /* deleted: nobody else has it */
-    assert_true(lock_confirm(l));
-    assert_true(atomic_exists(path));
+    assert_int_equal(lock_check(l), STATUS_OK);
+    assert_true(atomic_exists(path) && lock_removed(l)); /* its holder may save, and is to end */
     assert_int_equal(unlink(path), 0);
     free(foreign(path, 1)); /* taken: this run was believed to be dead */
     nap(LEASE / 2);
     assert_true(lock_lost(l));
-    assert_false(lock_confirm(l));
+    assert_int_equal(lock_check(l), STATUS_LOST);
     lock_release(l);
     AUTO_FREE char *left = (char *)workfolder_read(path, &bytes);
     assert_non_null(strstr(left, "cccc")); /* the other's is left alone, and says what it said */
@@ -208,24 +208,106 @@ TEST(a_file_that_comes_back_with_its_folder_takes_no_lock)
                    *after = of_a_process_that_ended(mine, "efef", INT64_MAX);
     assert_int_equal(unlink(path), 0);
     workfolder_write(path, before, (int64_t)strlen(before));
-    assert_true(lock_confirm(l));
+    assert_int_equal(lock_check(l), STATUS_OK);
     nap(LEASE / 2);
     AUTO_FREE char *again = (char *)workfolder_read(path, &bytes);
     assert_non_null(strstr(again, "abab"));
     assert_false(lock_lost(l));
     assert_int_equal(unlink(path), 0);
     workfolder_write(path, after, (int64_t)strlen(after));
-    assert_false(lock_confirm(l));
+    assert_int_equal(lock_check(l), STATUS_LOST);
     lock_release(l);
 }
 
-/* This program's clock of the day, for all that is linked with it, may be set back. */
-static long set_back;
+/* This program's clock of the day, for all that is linked with it, may be set back, and its machine suspended. */
+static long set_back, suspended;
 int clock_gettime(clockid_t clock, struct timespec *out)
 {
     int code = (int)syscall(SYS_clock_gettime, clock, out);
-    out->tv_sec += clock == CLOCK_REALTIME ? set_back : 0;
+    out->tv_sec += clock == CLOCK_REALTIME ? set_back : clock == CLOCK_BOOTTIME ? suspended : 0;
     return code;
+}
+
+/* A process that takes the lock, and gives it back. Returns its number. */
+static int hold_and_end(const char *path, const char *id)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        lock *l = NULL;
+        bool taken = lock_take(&l, path, id, LEASE) == STATUS_OK;
+        lock_release(l);
+        _exit(taken ? 0 : 1);
+    }
+    int how;
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_int_equal(how, 0);
+    return (int)pid;
+}
+
+/* A machine was suspended; another run took the lock over, has ended and removed it. */
+TEST(a_lock_that_another_run_has_held_since_is_lost)
+{
+    AUTO_FREE char *path = workfolder_path(*state, "since");
+    lock *l = NULL, *rank = lock_join(path, "aaaa", LEASE);
+    hold_and_end(path, "eeee"); /* before it */
+    assert_int_equal(lock_take(&l, path, "aaaa", LEASE), STATUS_OK);
+    assert_int_equal(lock_check(rank), STATUS_OK);
+    assert_false(lock_is_anothers(path, "aaaa") || lock_is_anothers(path, "ffff"));
+    assert_int_equal(unlink(path), 0);
+    int pid = hold_and_end(path, "bbbb");
+    AUTO_FREE char *process = must_format("process %d on ", pid);
+    assert_int_equal(lock_check(rank), STATUS_LOST);
+    workfolder_message_has("bbbb");
+    assert_int_equal(lock_check(l), STATUS_LOST);
+    workfolder_message_has(process);
+    workfolder_message_has("and has ended");
+    assert_true(lock_lost(l) && !lock_removed(l) && !atomic_exists(path));
+    assert_true(lock_is_anothers(path, "aaaa") && !lock_is_anothers(path, "bbbb"));
+    lock_release(rank);
+    lock_release(l);
+}
+
+/* A network file system may answer with an inode that it has kept: after a lease, and a suspended machine's clock
+ * counts it, the file is read, and another rank asks it as well. */
+TEST(a_suspended_holder_reads_the_file_before_it_believes_its_inode)
+{
+    AUTO_FREE char *path = workfolder_path(*state, "suspended");
+    lock *l = NULL, *rank = lock_join(path, "aaaa", 100);
+    assert_int_equal(lock_take(&l, path, "aaaa", 100), STATUS_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(lock_check(l), STATUS_OK);
+        assert_int_equal(lock_check(rank), STATUS_OK);
+        suspended += 99;
+    }
+    int file = open(path, O_WRONLY);
+    const char other[] = "{\"run\":\"bbbb\",\"host\":\"elsewhere\"}\n";
+    assert_int_equal(ftruncate(file, 0), 0);
+    assert_int_equal(write(file, other, strlen(other)), strlen(other));
+    close(file);
+    assert_int_equal(lock_check(rank), STATUS_LOST);
+    suspended = 0;
+    lock_release(rank);
+    lock_release(l);
+}
+
+/* What has gone with its folder begins anew under its name, as the run's files do. */
+TEST(a_lock_begins_anew_in_a_new_folder_of_its_name)
+{
+    AUTO_FREE char *folder = workfolder_path(*state, "anew"), *away = must_format("%s.away", folder);
+    AUTO_FREE char *path = workfolder_path(folder, "lock");
+    lock *l = NULL;
+    assert_int_equal(mkdir(folder, 0777), 0);
+    assert_int_equal(lock_take(&l, path, "aaaa", LEASE), STATUS_OK);
+    assert_int_equal(rename(folder, away), 0);
+    assert_int_equal(lock_check(l), STATUS_OK);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    hold_and_end(path, "bbbb"); /* not in the folder that was taken */
+    assert_int_equal(lock_check(l), STATUS_OK);
+    assert_true(atomic_exists(path) && !lock_removed(l));
+    assert_int_equal(unlink(path), 0);
+    hold_and_end(path, "cccc");
+    assert_int_equal(lock_check(l), STATUS_LOST);
+    lock_release(l);
 }
 
 /* What waits until a moment of that clock, as it was an hour ahead, waits for an hour. */
@@ -292,7 +374,7 @@ TEST(of_many_that_find_a_stale_lock_one_gets_it)
                 close(all[1]);
                 if (write(tried[1], "x", 1) != 1 || read(all[0], &byte, 1) != 0) /* nobody lets it go before */
                     _exit(100);
-                _exit(mine && lock_confirm(l));
+                _exit(mine && lock_check(l) == STATUS_OK);
             }
         }
         for (int i = 0; i < MANY; i++)

@@ -162,7 +162,7 @@ TEST(a_copy_by_links_is_seen_at_the_second_look)
         lines *l;
         int64_t bytes;
         fail_looks(path, passing[i], 1);
-        assert_int_equal(lines_open(&l, path), STATUS_OK);
+        assert_int_equal(lines_open(&l, path, NULL), STATUS_OK);
         assert_int_equal(lines_write(l, "2\n", 2, false), STATUS_OK);
         lines_close(l);
         AUTO_FREE char *text = (char *)workfolder_read(copy, &bytes);

@@ -170,7 +170,7 @@ static lines *metrics_begin(void **state, char **path)
     lines *l = NULL;
     *path = workfolder_path(*state, "metrics.jsonl");
     unlink(*path);
-    assert_int_equal(lines_open(&l, *path), STATUS_OK);
+    assert_int_equal(lines_open(&l, *path, NULL), STATUS_OK);
     return l;
 }
 
@@ -278,7 +278,7 @@ TEST(metrics_without_a_number_are_null)
 TEST(a_full_disk_is_reported)
 {
     lines *full = NULL;
-    assert_int_equal(lines_open(&full, "/dev/full"), STATUS_OK);
+    assert_int_equal(lines_open(&full, "/dev/full", NULL), STATUS_OK);
     assert_int_equal(report_metrics(full, &one_step), STATUS_FAILED);
     assert_string_equal(status_message(), "cannot write to /dev/full: No space left on device");
     assert_int_equal(lines_lost(full), 1);

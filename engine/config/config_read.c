@@ -29,7 +29,7 @@ typedef struct reader {
     yaml_document_t *document;
     const char *file; /* NULL: overrides */
     bool stored;      /* phalanx has written it: no includes, no variables */
-    const char *key;  /* of the override that is read */
+    const char *key;  /* key of the override being read */
     const struct reader *includer;
     int seen[CONFIG_MAX_KEYS]; /* line of each row in this source; 0: not yet seen */
 } reader;

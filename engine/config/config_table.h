@@ -50,7 +50,7 @@ int config_table_rows(void);
 const config_row *config_table_row(int index);
 /* -1 if there is no such key. */
 int config_table_find(const char *key);
-/* A section and what its keys are about, in one line; NULL past the last one. */
+/* A section and the subject of its keys, in one line; NULL past the last one. */
 typedef struct config_section {
     const char *name, *doc;
 } config_section;

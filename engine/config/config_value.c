@@ -111,7 +111,7 @@ static status set_size(const setting *v)
 {
     int64_t value;
     const char *plain = plain_in(v->node), *text = text_in(v->node);
-    bool is_unit = text && isalpha((unsigned char)text[strlen(text) - (*text != 0)]); /* in quotes, it needs one */
+    bool is_unit = text && isalpha((unsigned char)text[strlen(text) - (*text != 0)]); /* a size in quotes has a unit */
     if (!scalar_size(plain || is_unit ? text : NULL, &value))
         return refuse_value(v->row, v->node);
     memcpy(v->field, &value, sizeof value);

@@ -35,7 +35,7 @@ struct mirror {
     int keep, keep_every;
     mirror_owner owner;
     bool held, tidied; /* used by the thread */
-    bool refused;      /* by the thread: the store has refused the last attempt for good */
+    bool refused;      /* set by the thread: the store has refused the last attempt for good */
 
     /* uploads */
     int64_t part;          /* size of a part and of each buffer, bytes */

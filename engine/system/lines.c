@@ -33,7 +33,7 @@ struct lines {
     int home;                /* the folder of `file`, open; -1: it is not known */
     _Atomic(bool) displaced; /* `file` was moved with its folder, and another run's folder has the name */
     lock *owner;
-    kept_line *kept, **kept_end; /* in order; kept_end: where the next one is linked */
+    kept_line *kept, **kept_end; /* linked in order; kept_end: the place of the next one */
     int64_t kept_bytes;
     long long kept_count, lost; /* lost: lines that were not kept either */
     pthread_mutex_t lock;       /* one thread at a time looks and writes */

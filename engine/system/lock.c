@@ -38,7 +38,7 @@ struct lock {
     int home;       /* the folder in which the file was made */
     worker keeper;  /* one thread at a time looks and writes */
     _Atomic(double) sure;    /* clock_of(CLOCK_BOOTTIME), which counts a suspension, before the last beat */
-    _Atomic(uint64_t) inode; /* of our file as last read by its name; 0: none */
+    _Atomic(uint64_t) inode; /* inode of our file as last read by its name; 0: none */
     _Atomic(bool) removed, lost;
     char why[640]; /* how it was lost; written before `lost` */
 };

@@ -125,7 +125,7 @@ static int find_other_assignment(int *like, const training *t, const readiness *
     return -1;
 }
 
-/* Returns what this rank was asked for. A lock that somebody removed asks to stop: it may have been for another run. */
+/* Returns the request to this rank. A lock that somebody removed asks to stop: it may have been for another run. */
 static signals_request requested(const training *t)
 {
     return lock_removed(t->lock) ? SIGNALS_STOP : signals_pending();

@@ -1,7 +1,7 @@
 /* Load balancing of experts: the load of each expert, the losses that follow from it, and their gradient. */
 #include "kernels/ops/family.h"
 
-/* Sums `t` along the axes whose ranks have shares of it, context and data at once before context alone. */
+/* Sums `t` along the axes with shares of it on their ranks, context and data at once before context alone. */
 static tensor *sum_shares(recorder *r, const char *name, tensor *t, unsigned slots)
 {
     for (int a = AXIS_COUNT - 1; a >= 0; a--) {

@@ -12,10 +12,11 @@ typedef struct partition_costs {
     double last;          /* cost of final norm, head and loss, on the last */
 } partition_costs;
 
-/* Fills counts[chunks], at least one layer each, where there are so many; with one or two fewer the last chunk has none,
- * then the first: head and embedding are alone there, as Llama 3 405B was trained (2407.21783). Minimises the most expensive chunk exactly; then the sum of squares
- * (even); then prefers more layers in the earlier chunks. */
+/* Fills counts[chunks], at least one layer each where there are so many layers. With one fewer the last chunk has none,
+ * with two the first, too: head and embedding are alone there, as Llama 3 405B was trained (2407.21783). Minimises the
+ * most expensive chunk exactly; then the sum of squares (even); then prefers more layers in the earlier chunks. */
 status partition_automatic(int *counts, const partition_costs *costs, int layers, int chunks);
 
-/* Takes parallel.layers_per_stage: checks that it has `chunks` entries, at least 1 but for the first and the last, that sum to `layers`. */
+/* Takes parallel.layers_per_stage: checks that it has `chunks` entries, each at least 1 but the first and the last, with
+ * the sum `layers`. */
 status partition_given(int *counts, const int *given, int entries, int layers, int stages, int chunks_per_stage);

@@ -55,7 +55,8 @@ typedef enum tokenizer_begin {
     TOKENIZER_BEGIN_OWN,   /* known to be as the tokenizer's own files say: a Hugging Face model's */
     TOKENIZER_BEGINS
 } tokenizer_begin;
-extern const char *const tokenizer_begin_words[]; /* indexed by tokenizer_begin: words of files and options; NULL ends */
+extern const char
+    *const tokenizer_begin_words[]; /* indexed by tokenizer_begin: words of files and options; NULL ends */
 /* Finds a word of them but "unknown"; NULL and others give false. */
 bool tokenizer_begin_find(tokenizer_begin *out, const char *word);
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # A long run under phalanx supervise, two ranks, of which one is killed every so often: what it holds must not grow.
 #   tests/jobs/soak.sh build/phalanx [STEPS 50000] [KILL_EVERY 2500]
-# Prints, at each kill, the step, and resident memory (MiB) and open files of a rank and of the supervisor, and the
+# Prints, at each kill, the step, and resident memory (MiB), open files and threads of a rank and of the supervisor, and the
 # files of the run's folder (flight records and checkpoints among them). Fails if, from the second kill to the last, one
 # has grown by more than a tenth.
 set -eu
@@ -23,10 +23,11 @@ supervisor=$!
 
 ranks() { pgrep -f "^$phalanx train $folder/run.yaml" || :; }
 resident() { awk '/VmRSS/ { printf "%.1f", $2 / 1024 }' "/proc/$1/status" 2>/dev/null || echo 0; }
+threads() { ls "/proc/$1/task" 2>/dev/null | wc -l; }
 opened() { ls "/proc/$1/fd" 2>/dev/null | wc -l; }
 done_steps() { tail -n 1 "$folder/run/metrics.jsonl" 2>/dev/null | sed -n 's/^{"step": *\([0-9]*\).*/\1/p'; }
 
-echo "step rank_MiB rank_files supervisor_MiB supervisor_files run_files" | tee "$folder/table"
+echo "step rank_MiB rank_files rank_threads supervisor_MiB supervisor_files supervisor_threads run_files" | tee "$folder/table"
 next=$every
 while kill -0 $supervisor 2>/dev/null; do
     sleep 0.2
@@ -35,7 +36,7 @@ while kill -0 $supervisor 2>/dev/null; do
     next=$((now + every))
     one=$(ranks | tail -n 1)
     [ -n "$one" ] || continue
-    echo "$now $(resident "$one") $(opened "$one") $(resident $supervisor) $(opened $supervisor) $(find "$folder/run" -type f | wc -l)" |
+    echo "$now $(resident "$one") $(opened "$one") $(threads "$one") $(resident $supervisor) $(opened $supervisor) $(threads $supervisor) $(find "$folder/run" -type f | wc -l)" |
         tee -a "$folder/table"
     kill -9 "$one" 2>/dev/null || :
 done

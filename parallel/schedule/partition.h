@@ -17,6 +17,6 @@ typedef struct partition_costs {
  * most expensive chunk exactly; then the sum of squares (even); then prefers more layers in the earlier chunks. */
 status partition_automatic(int *counts, const partition_costs *costs, int layers, int chunks);
 
-/* Takes parallel.layers_per_stage: checks that it has `chunks` entries, each at least 1 but the first and the last, with
- * the sum `layers`. */
+/* Takes parallel.layers_per_stage: checks that it has `chunks` entries with the sum `layers`, each at least 1 but the
+ * first and the last. */
 status partition_given(int *counts, const int *given, int entries, int layers, int stages, int chunks_per_stage);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # A long run under phalanx supervise, two ranks, of which one is killed every so often: what it holds must not grow.
 #   tests/jobs/soak.sh build/phalanx [STEPS 50000] [KILL_EVERY 2500]
-# Prints, at each kill, the step, and resident memory (MiB), open files and threads of a rank and of the supervisor, and the
+# Prints, at each kill, the step, resident memory (MiB), open files and threads of a rank and of the supervisor, and the
 # files of the run's folder (flight records and checkpoints among them). Fails if, from the second kill to the last, one
 # has grown by more than a tenth.
 set -eu

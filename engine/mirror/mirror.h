@@ -71,6 +71,7 @@ typedef struct mirror_fetch {
 typedef struct mirror_fetched {
     int64_t step;            /* -1: no such checkpoint */
     checkpoint_place newest; /* latest one of the mirror that is readable, fetched or not; step -1: none */
+    int64_t named;           /* step that `latest` names; -1: none */
     char *trouble;           /* reason why it is not the one that `latest` names; NULL: it is; the caller frees it */
 } mirror_fetched;
 

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
 #include "engine/system/lock.h"
+#include "engine/system/reading.h"
 #include "engine/store/download.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -26,6 +28,7 @@ typedef struct job {
     object_listing listing; /* objects found */
     int64_t total;
     bool damaged; /* the mirror is at fault, not the disk or the network */
+    bool wrong;   /* and a file's bytes are not the manifest's */
 } job;
 
 /* ---- the checkpoint's objects ------------------------------------------------------------------------------------ */
@@ -48,6 +51,19 @@ static const object_entry *find_entry(const job *j, const char *file)
     return l->count ? bsearch(key, l->entry, (size_t)l->count, sizeof *l->entry, compare_key) : NULL;
 }
 
+/* Checks that it is this run's, and of the step in its name, before anything large is fetched. */
+static status check_manifest(job *j)
+{
+    checkpoint_place place;
+    const char *run = json_string_value(json_object_get(j->manifest->meta, "run_id"));
+    checkpoint_place_take(&place, j->manifest->meta);
+    if (j->how->run && run && strcmp(run, j->how->run) != 0)
+        return fail_damaged(j, "manifest.json", "is another run's");
+    return place.step == mirror_prefix_step(j->name)
+               ? STATUS_OK
+               : fail_damaged(j, "manifest.json", "is not of the step that its name says");
+}
+
 static status read_manifest(job *j)
 {
     AUTO_FREE char *key = mirror_prefix_key(j->prefix, j->name, "manifest.json");
@@ -57,16 +73,13 @@ static status read_manifest(job *j)
         return fail_damaged(j, "manifest.json", "is not there");
     status parsed = manifest_parse(&j->manifest, j->text, j->text_bytes, where);
     j->damaged |= parsed != STATUS_OK;
-    return parsed;
+    return parsed == STATUS_OK ? check_manifest(j) : parsed;
 }
 
-/* Checks that it is this run's, and that all files are there with the manifest's lengths. */
-static status check_manifest(job *j)
+/* Checks that all files are there with the manifest's lengths. */
+static status check_lengths(job *j)
 {
     const manifest *m = j->manifest;
-    const char *run = json_string_value(json_object_get(m->meta, "run_id"));
-    if (j->how->run && run && strcmp(run, j->how->run) != 0)
-        return fail_damaged(j, "manifest.json", "is another run's");
     for (int i = 0; i < m->file_count; i++) {
         const object_entry *e = find_entry(j, m->files[i].name);
         if (!e)
@@ -85,8 +98,8 @@ static void note_fault(job *j, download_fault fault)
 {
     RELEASED_BY(mirror_owner_free) mirror_owner owner = {0};
     AUTO_FREE char *words = must_strdup(status_message());
-    j->damaged |= fault == DOWNLOAD_DAMAGED ||
-                  (fault == DOWNLOAD_UNREAD && mirror_prefix_owner(&owner, j->s, j->prefix) == STATUS_OK);
+    j->wrong = fault == DOWNLOAD_DAMAGED;
+    j->damaged |= j->wrong || (fault == DOWNLOAD_UNREAD && mirror_prefix_owner(&owner, j->s, j->prefix) == STATUS_OK);
     (void)status_fail(STATUS_FAILED, "%s", words);
 }
 
@@ -121,6 +134,41 @@ static status fetch_files(job *j)
     return result;
 }
 
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+/* Fails if FOLDER/refused has a line for this version, which was fetched and had wrong bytes: its name, a checksum of
+ * its manifest and its objects' ETags, the reason. A run without a checkpoint of its own tries again. */
+static status check_refusals(char **version, job *j, const char *path)
+{
+    AUTO_FREE char *text = NULL;
+    uint32_t sum = crc32c(0, j->text, j->text_bytes);
+    int64_t bytes;
+    for (int64_t i = 0; i < j->listing.count; i++)
+        sum = crc32c(sum, j->listing.entry[i].etag, (int64_t)strlen(j->listing.entry[i].etag));
+    *version = must_format("%s %08x ", j->name, (unsigned)sum);
+    TRY(reading_file(&text, &bytes, path));
+    char *line = text && j->how->after ? strstr(text, *version) : NULL;
+    if (!line)
+        return STATUS_OK;
+    line[strcspn(line, "\n")] = 0;
+    j->damaged = true;
+    return status_fail(STATUS_FAILED,
+                       "%s/%s is not fetched again until its objects change, or %s is removed, since it was refused: "
+                       "%s",
+                       j->prefix->url, j->name, path, line + strlen(*version));
+}
+
+static status note_refusal(const job *j, const char *path, const char *version, const char *words)
+{
+    AUTO_FREE char *before = NULL, *reason = must_strdup(words);
+    int64_t bytes;
+    TRY(reading_file(&before, &bytes, path));
+    TRY(lock_check(j->how->owner));
+    log_make_printable(reason);
+    AUTO_FREE char *text = must_format("%s%s%s\n", before ? before : "", version, reason);
+    return atomic_replace(path, text, (int64_t)strlen(text));
+}
+
 /* ---- one checkpoint ---------------------------------------------------------------------------------------------- */
 
 /* Publishes it. A folder already of that name has no manifest, or belongs to a run that has been lost. */
@@ -139,7 +187,9 @@ static status fetch_into(job *j, const char *name)
     AUTO_FREE char *below = mirror_prefix_key(j->prefix, j->name, "");
     TRY(read_manifest(j));
     TRY(object_list(&j->listing, j->s, below, true, MOST_FILES));
-    TRY(check_manifest(j));
+    TRY(check_lengths(j));
+    AUTO_FREE char *refused = must_format("%s/refused", j->how->folder), *version = NULL;
+    TRY(check_refusals(&version, j, refused));
     TRY(lock_check(j->how->owner));
     TRY(atomic_make_folders(j->how->folder));
     TRY(atomic_remove(j->temporary));
@@ -150,6 +200,8 @@ static status fetch_into(job *j, const char *name)
     if (result != STATUS_OK && result != STATUS_LOST) {
         AUTO_FREE char *words = must_strdup(status_message());
         (void)atomic_remove(j->temporary);
+        if (j->wrong && j->how->after)
+            (void)note_refusal(j, refused, version, words);
         result = status_fail(result, "%s", words);
     }
     return result;
@@ -195,19 +247,6 @@ static void say_trouble(mirror_fetched *out, char *words)
         out->trouble = words;
 }
 
-/* Reads a checkpoint's place from its manifest; step -1 if that is damaged. Fails if the store does not answer. */
-static status look_at_place(checkpoint_place *out, object_store *s, const mirror_prefix *p, const char *name)
-{
-    RELEASED_BY(free_job) job j = {.s = s, .prefix = p, .name = name};
-    *out = (checkpoint_place){.step = -1};
-    status result = read_manifest(&j);
-    if (result == STATUS_OK) {
-        checkpoint_place_take(out, j.manifest->meta);
-        out->step = mirror_prefix_step(name);
-    }
-    return j.damaged ? STATUS_OK : result;
-}
-
 /* The mirror's checkpoints during the choice of one. */
 typedef struct choice {
     mirror_fetched *out;
@@ -220,6 +259,17 @@ typedef struct choice {
     checkpoint_place head;   /* checkpoint that defines the history; step -1: unknown */
 } choice;
 
+/* Reads a checkpoint's place from its manifest; step -1 if that is damaged. Fails if the store does not answer. */
+static status look_at_place(checkpoint_place *out, const choice *c, const char *name)
+{
+    RELEASED_BY(free_job) job j = {.s = c->s, .prefix = c->prefix, .how = c->how, .name = name};
+    *out = (checkpoint_place){.step = -1};
+    status result = read_manifest(&j);
+    if (result == STATUS_OK)
+        checkpoint_place_take(out, j.manifest->meta);
+    return j.damaged ? STATUS_OK : result;
+}
+
 /* Looks at the checkpoints before `latest`, which may replace it. A step after it has been undone, and its branch's
  * number is taken. */
 static status look_at_others(choice *c, int latest)
@@ -229,7 +279,7 @@ static status look_at_others(choice *c, int latest)
         const mirror_checkpoint *x = &c->all.item[i];
         if (i == latest || !x->whole)
             continue;
-        TRY(look_at_place(&c->place[i], c->s, c->prefix, x->name));
+        TRY(look_at_place(&c->place[i], c, x->name));
         if (checkpoint_place_later(&c->place[i], &c->out->newest))
             c->out->newest = c->place[i];
         if (*c->latest && x->step >= last)
@@ -302,7 +352,7 @@ static status fetch_best(choice *c)
         c->place[i].step = -1;
     }
     if (latest >= 0)
-        TRY(look_at_place(&c->head, c->s, c->prefix, c->latest));
+        TRY(look_at_place(&c->head, c, c->latest));
     c->out->newest = c->head;
     /* a whole checkpoint of a later step: the run has gone back */
     bool later = *c->latest && c->all.count > 0 && c->all.item[0].step > mirror_prefix_step(c->latest);
@@ -322,8 +372,9 @@ static status fetch_best(choice *c)
 status mirror_fetch_newest(mirror_fetched *out, object_store *s, const mirror_prefix *p, const mirror_fetch *how)
 {
     choice c = {.out = out, .s = s, .prefix = p, .how = how, .head = {.step = -1}};
-    *out = (mirror_fetched){.step = -1, .newest = {.step = -1}};
+    *out = (mirror_fetched){.step = -1, .newest = {.step = -1}, .named = -1};
     TRY(mirror_prefix_latest(c.latest, s, p));
+    out->named = mirror_prefix_step(c.latest);
     TRY(mirror_prefix_list(&c.all, s, p));
     c.place = must_calloc((unsigned long)c.all.count + 1, sizeof *c.place);
     status result = fetch_best(&c);

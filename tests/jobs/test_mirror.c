@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/system/atomic.h"
+#include "engine/system/reading.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -383,6 +384,79 @@ TEST_WITH(a_folder_may_go_back, well_again, NULL)
     assert_said(out, "after step 2");
     assert_latest_step("edited", "step-00000004");
     goes_on_after_4(top, "edited");
+}
+
+/* ---- a mirror that was rolled back ------------------------------------------------------------------------------- */
+
+/* Writes a file of a run's checkpoint to the mirror. */
+static void put_file(const char *top, const char *from, const char *file, const char *key)
+{
+    AUTO_FREE char *below = must_format("%s/checkpoints/%s", from, file), *path = workfolder_path(top, below);
+    int64_t bytes;
+    AUTO_FREE unsigned char *data = workfolder_read(path, &bytes);
+    s3_server_put(server, key, data, bytes);
+}
+
+/* A checkpoint under another step's name is refused by its manifest: nothing large is fetched. A `latest` that names
+ * less than the run has mirrored is said once, and is written again. */
+TEST_WITH(a_rolled_back_mirror_is_refused_by_its_manifest, well_again, NULL)
+{
+    const char *top = *state;
+    AUTO_FREE char *folder = workfolder_path(top, "rolled/checkpoints/step-00000002");
+    RELEASED_BY(reading_names_free) reading_names files = {0};
+    free(train(top, "rolled", "rolled", "checkpoint.keep=0 train.steps=4"));
+    assert_int_equal(reading_folder(&files, folder), STATUS_OK);
+    for (int i = 0; i < files.count; i++) {
+        AUTO_FREE char *file = must_format("step-00000002/%s", files.name[i]),
+                       *key = must_format("rolled/step-00000009/%s", files.name[i]);
+        put_file(top, "rolled", file, key);
+    }
+    set_latest("rolled", "step-00000009");
+    launch_result r = launch_finish(begin_train(top, "rolled", "rolled", "checkpoint.keep=0"));
+    assert_said(r.err, "step-00000009/manifest.json is not of the step that its name says");
+    assert_said(r.out, "after step 4");
+    if (r.status != 0 || strstr(r.out, "fetched step") || strstr(r.err, "was rolled back"))
+        fail_msg("status %d, out: %s err: %s", r.status, r.out, r.err);
+    launch_free(&r);
+    assert_same_bits(top, "rolled");
+    assert_latest("rolled", "step-00000008");
+    set_latest("rolled", "step-00000002");
+    r = launch_finish(begin_train(top, "rolled", "rolled", "checkpoint.keep=0"));
+    assert_said(r.err, "latest names step 2, but this run has mirrored step 8: the mirror was rolled back");
+    assert_said(r.out, "nothing left to do");
+    launch_free(&r);
+    assert_latest("rolled", "step-00000008");
+}
+
+/* The manifest is of a later branch, and a file of an earlier one, of the same length. The store takes nothing but the
+ * holder's name, so that each start finds it again. */
+TEST_WITH(what_was_refused_is_not_fetched_again, well_again, NULL)
+{
+    const char *top = *state;
+    char script[1024] = "PUT:ok ";
+    go_back(top, "mixed");
+    AUTO_FREE char *run = workfolder_path(top, "mixed"), *before = workfolder_path(top, "mixed-before"),
+                   *latest = object("mixed", "latest");
+    latest[strcspn(latest, "\n")] = 0;
+    AUTO_FREE char *model = must_format("mixed/%s/model-00000.safetensors", latest);
+    int64_t bytes;
+    AUTO_FREE char *good = s3_server_get(server, model, &bytes);
+    put_file(top, "mixed-before", "step-00000004/model-00000.safetensors", model);
+    remove_run(top, "mixed");
+    assert_int_equal(rename(before, run), 0);
+    for (int i = 0; i < 90; i++)
+        strcat(script, "PUT:403 ");
+    for (int start = 0; start < 3; start++) {
+        s3_server_faults(server, script);
+        if (start == 2) /* the right file is there again */
+            s3_server_put(server, model, good, bytes);
+        launch_result r = launch_finish(begin_train(top, "mixed", "mixed", "checkpoint.keep=0 train.steps=6"));
+        const char *said[] = {"another checksum", "is not fetched again until", "fetched step 4"};
+        bool again = strstr(r.err, said[1]);
+        if (r.status != 0 || !(strstr(r.err, said[start]) || strstr(r.out, said[start])) || again != (start == 1))
+            fail_msg("start %d: status %d, out: %s err: %s", start, r.status, r.out, r.err);
+        launch_free(&r);
+    }
 }
 
 /* ---- a store that fails ------------------------------------------------------------------------------------------ */

@@ -34,6 +34,7 @@ typedef struct beginning {
     bool empty;             /* the folder holds no files of a run */
     checkpoint_place place; /* place of the newest checkpoint on disk; step -1: none */
     bool went_back;         /* the user made the folder name an earlier checkpoint */
+    int64_t mirrored;       /* step of the last checkpoint that it mirrored; -1: none */
 } beginning;
 
 /* ---- the run's id ------------------------------------------------------------------------------------------------ */
@@ -54,6 +55,7 @@ static status look_at_folder(beginning *b, const training *t)
     b->empty = training_find(&f, t) == STATUS_OK && f.offers.count == 0 && !*b->id;
     b->place = f.place;
     b->went_back = f.went_back;
+    b->mirrored = f.mirrored;
     if (f.offers.count > 0 && f.named == INT64_MAX)
         b->place.step = INT64_MAX; /* a custom name counts as the newest */
     return STATUS_OK;
@@ -180,6 +182,11 @@ static status fetch_newer(training *t, const beginning *b)
     t->saves->mirroring.newest = got.newest;
     if (s == STATUS_OK && got.step >= 0)
         log_info("fetched step %lld from %s", (long long)got.step, b->prefix.url);
+    if (s == STATUS_OK && b->claimed && got.named >= 0 && got.named < b->mirrored &&
+        !checkpoint_place_later(&got.newest, &b->place))
+        log_warn("checkpoint.mirror: %s/latest names step %lld, but this run has mirrored step %lld: the mirror was "
+                 "rolled back; the run goes on from its folder and mirrors over it",
+                 b->prefix.url, (long long)got.named, (long long)b->mirrored);
     if (s == STATUS_OK && got.trouble) {
         free(t->fell_back);
         t->fell_back = must_strdup(got.trouble);

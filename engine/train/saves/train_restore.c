@@ -190,8 +190,8 @@ static verdict restore_from(status *said, training *t, const char *path)
 /* ---- going back to an earlier checkpoint of the run, which begins another branch of its history
  * (engine/checkpoint/checkpoint_place.h) ---- */
 
-/* Returns the last checkpoint that the run saved according to events.jsonl, which the caller frees; NULL: none. */
-static status find_saved(char **out, const training *t)
+/* Finds the last checkpoints that the run saved and mirrored according to events.jsonl. */
+static status find_saved(training_found *out, const training *t)
 {
     AUTO_FREE char *path = must_format("%s/events.jsonl", t->folder), *text = NULL;
     int64_t bytes;
@@ -200,9 +200,11 @@ static status find_saved(char **out, const training *t)
         json_auto_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
         const char *what = json_string_value(json_object_get(event, "event"));
         const char *name = json_string_value(json_object_get(event, "words"));
+        if (what && name && strcmp(what, "mirrored") == 0)
+            out->mirrored = mirror_prefix_step(name);
         if (what && name && strcmp(what, "saved") == 0) {
-            free(*out);
-            *out = must_strdup(name);
+            free(out->saved);
+            out->saved = must_strdup(name);
         }
     }
     return STATUS_OK;
@@ -216,9 +218,9 @@ static int64_t step_of(const char *name)
 
 status training_find(training_found *out, const training *t)
 {
-    RELEASED_BY(training_found_free) training_found f = {.place = {.step = -1}};
+    RELEASED_BY(training_found_free) training_found f = {.place = {.step = -1}, .mirrored = -1};
     TRY(checkpoint_offers_find(&f.offers, t->checkpoints));
-    TRY(find_saved(&f.saved, t));
+    TRY(find_saved(&f, t));
     bool any = f.offers.count > 0;
     const char *name = any ? strrchr(f.offers.folder[0], '/') + 1 : f.saved;
     int64_t step = step_of(name);

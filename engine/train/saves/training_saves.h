@@ -73,6 +73,7 @@ typedef struct training_found {
     checkpoint_place place;   /* place of the first offer; step -1: none */
     int64_t named;            /* step of the first offer or of `saved`, from its name; -1: neither, INT64_MAX: a
                                * custom name, which counts as the newest */
+    int64_t mirrored;         /* step of the last checkpoint that the run mirrored, from events.jsonl; -1: none */
     char *saved;              /* last checkpoint that the run saved, from events.jsonl; NULL: none */
     bool went_back;           /* the user made the folder name an earlier one than that */
 } training_found;

@@ -27,6 +27,8 @@ enum {
     VOCABULARY,
     SEQUENCE,
     RECOMPUTE,
+    ORDER,
+    BESIDE,
     REST
 };
 
@@ -53,11 +55,13 @@ const pairs_axis pairs_axes[PAIRS_AXES] = {
                            "model.v_head_size=7 model.kv_lora_rank=12 model.q_lora_rank=14"}}},
     [EXPERT] = {"expert",
                 true,
-                "1gss",
+                "1gssff",
                 {{"1", ""},
                  {"2, gathered", "parallel.expert=2 parallel.expert_dispatch=gather"},
                  {"2, slots", SLOTS},
-                 {"2, few slots", SLOTS " model.expert_capacity=0.4 model.expert_spill=1"}}},
+                 {"2, few slots", SLOTS " model.expert_capacity=0.4 model.expert_spill=1"},
+                 {"4, gathered", "parallel.expert=4 parallel.expert_dispatch=gather"},
+                 {"4, slots", "parallel.expert=4 parallel.expert_dispatch=slots"}}},
     [TENSOR] = {"tensor", true, "122", {{"1", ""}, {"2", "parallel.tensor=2"}, {"4", "parallel.tensor=4"}}},
     [CONTEXT] = {"context",
                  true,
@@ -68,7 +72,7 @@ const pairs_axis pairs_axes[PAIRS_AXES] = {
     [DATA] = {"data", true, "12", {{"1", ""}, {"2", "parallel.data=2"}}},
     [STAGES] = {"pipeline",
                 true,
-                "1pppivvvpv",
+                "1pppivvvpvpvip",
                 {{"1", ""},
                  {"2 gpipe", STAGED "gpipe"},
                  {"2 1f1b", STAGED "1f1b"},
@@ -78,7 +82,11 @@ const pairs_axis pairs_axes[PAIRS_AXES] = {
                  {"2 v-half", V_SHAPED "v-half"},
                  {"2 v-min", V_SHAPED "v-min"},
                  {"2 zb-h2", STAGED "zb-h2"},
-                 {"2 auto", V_SHAPED "auto"}}},
+                 {"2 auto", V_SHAPED "auto"},
+                 {"2 1f1b, no layer first", STAGED "1f1b parallel.layers_per_stage=[0,4]"},
+                 {"2 zb-v, no layer at the ends", V_SHAPED "zb-v parallel.layers_per_stage=[0,3,1,0]"},
+                 {"2 interleaved, no layer last", V_SHAPED "interleaved parallel.layers_per_stage=[1,1,2,0]"},
+                 {"2 zb-h1, 3 layers and 1", STAGED "zb-h1 parallel.layers_per_stage=[3,1]"}}},
     [ZERO] = {"zero",
               true,
               "012233",
@@ -112,7 +120,7 @@ const pairs_axis pairs_axes[PAIRS_AXES] = {
                     {"muon", "optimizer.name=muon"},
                     {"lion", "optimizer.name=lion optimizer.lr=1e-3"},
                     {"sgd", "optimizer.name=sgd optimizer.lr=0.1"}}},
-    [CLIP] = {"QK-clip", false, NULL, {{"none", ""}, {"0.02", "optimizer.qk_clip=0.02"}}},
+    [CLIP] = {"QK-clip", false, NULL, {{"none", ""}, {"0.5", "optimizer.qk_clip=0.5"}}},
     [COMPRESS] = {"compress",
                   true,
                   NULL,
@@ -124,6 +132,22 @@ const pairs_axis pairs_axes[PAIRS_AXES] = {
                    true,
                    NULL,
                    {{"none", ""}, {"selective", "memory.recompute=selective"}, {"full", "memory.recompute=full"}}},
+    [ORDER] = {"order",
+               true,
+               NULL,
+               {{"auto", ""},
+                {"none", "parallel.order=none"},
+                {"launches", "parallel.order=launches"},
+                {"halves", "parallel.order=halves"},
+                {"parts", "parallel.order=parts"},
+                {"auto, small buckets", "parallel.bucket=4KiB"}}},
+    [BESIDE] = {"beside training",
+                false,
+                NULL,
+                {{"nothing", ""},
+                 {"evaluation", "data.validation=tests/golden/models/train evaluate.every=1 evaluate.batches=3"},
+                 {"verification", "run.verify_every=1"},
+                 {"a trace", "run.trace=[2,3]"}}},
     [REST] = {"precision",
               false,
               NULL,
@@ -131,10 +155,11 @@ const pairs_axis pairs_axes[PAIRS_AXES] = {
                {"fp32, tied", "model.tied_embeddings=true"},
                {"fp32, dropout", "train.dropout=0.1"},
                {"bf16", "train.precision=bf16"},
-               {"fp16", "train.precision=fp16 train.loss_scale=4096"}}},
+               {"fp16", "train.precision=fp16 train.loss_scale=4096"},
+               {"bf16, state and masters", "train.precision=bf16 optimizer.state=bf16 optimizer.master=bf16"}}},
 };
 
-#define ANY_BUT(first) (~(first)&0xfff)
+#define ANY_BUT(first) (~(first)&0xffff)
 #define DIVIDED        ANY_BUT(1) /* more ranks than one, or experts over them */
 #define WITH_EXPERTS   ANY_BUT(1)
 
@@ -149,14 +174,20 @@ static const pairs_rule rules[] = {
     {{[MODEL] = WITH_EXPERTS, [TENSOR] = DIVIDED, [SEQUENCE] = 2},
      "would compute each token's experts on all tensor ranks"},
     {{[EXPERT] = DIVIDED, [TENSOR] = 1, [CONTEXT] = 1, [DATA] = 1}, "does not divide tensor x context x data"},
+    {{[EXPERT] = 16 | 32, [TENSOR] = 1 | 2, [CONTEXT] = 1, [DATA] = 1}, "does not divide tensor x context x data"},
+    {{[EXPERT] = 16 | 32, [TENSOR] = 1, [CONTEXT] = ANY_BUT(1), [DATA] = 1}, "does not divide tensor x context x data"},
+    {{[EXPERT] = 16 | 32, [TENSOR] = 1, [CONTEXT] = 1, [DATA] = 2}, "does not divide tensor x context x data"},
     {{[CONTEXT] = 4, [DOCUMENTS] = 1}, "parallel.context_balance documents is for samples of masked documents"},
     {{[OPTIMIZER] = ANY_BUT(2), [CLIP] = 2}, "scales weights after Muon's update"},
     {{[CAPS] = 2, [CLIP] = 2}, "model.attention_cap bounds scores already"},
-    {{[MODEL] = 4 | 8, [CLIP] = 2}, "optimizer.qk_clip 0.02: the model adds biases to queries and keys"},
+    {{[MODEL] = 4 | 8, [CLIP] = 2}, "optimizer.qk_clip 0.5: the model adds biases to queries and keys"},
     {{[MODEL] = WITH_EXPERTS, [COMPRESS] = ANY_BUT(1)}, "and those of experts are another"},
     {{[ZERO] = ANY_BUT(3), [COMPRESS] = ANY_BUT(1)}, "needs whole gradients to compress"},
     {{[MODEL] = 1, [TENSOR] = 4, [COMPRESS] = ANY_BUT(1)}, "would round the copies of key/value heads differently"},
     {{[ROUTER] = 1 << 4, [DATA] = 2}, NULL}, /* loads of all data ranks' micro-batches: no one rank has such a run */
+    {{[STAGES] = 7 << 10, [VOCABULARY] = 2},
+     "parallel.vocabulary stages leaves nothing to a first or last run without a layer"},
+    {{[RAMP] = 2, [BESIDE] = 4}, "run.verify_every watches the steps of one batch size"},
     {{[STAGES] = 1 << 9, [RAMP] = 2}, "parallel.schedule auto finds the order of one number of micro-batches"},
 };
 
@@ -221,6 +252,14 @@ char *pairs_title(const pairs_row *row, bool all)
         text = more;
     }
     return text;
+}
+
+pairs_row pairs_nothing(void)
+{
+    pairs_row row;
+    for (int a = 0; a < PAIRS_AXES; a++)
+        row.value[a] = -1;
+    return row;
 }
 
 /* ---- completing a row -------------------------------------------------------------------------------------------- */
@@ -363,11 +402,9 @@ static void add_best(pairs_row *out, coverage *c, const pairs_row *from, uint64_
         gain_of(c, out, a, out->value[a], true);
 }
 
-static const pairs_row nothing_set = {{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}};
-
 static bool may_meet(int a, int v, int b, int w, int d, int x)
 {
-    pairs_row row = nothing_set;
+    pairs_row row = pairs_nothing();
     row.value[a] = v;
     row.value[b] = w;
     if (d >= 0)
@@ -403,7 +440,7 @@ int pairs_cover(pairs_row rows[PAIRS_ROWS])
             for (int b = a + 1; b < PAIRS_AXES; b++)
                 for (int v = 0; v < pairs_values(a); v++)
                     for (int w = 0; w < pairs_values(b); w++) {
-                        pairs_row row = nothing_set;
+                        pairs_row row = pairs_nothing();
                         row.value[a] = v;
                         row.value[b] = w;
                         if (triples && pairs_axes[a].kinds && pairs_axes[b].kinds)

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-enum { PAIRS_AXES = 20, PAIRS_VALUES = 12, PAIRS_ROWS = 400, PAIRS_RANKS = 8 };
+enum { PAIRS_AXES = 22, PAIRS_VALUES = 16, PAIRS_ROWS = 400, PAIRS_RANKS = 8 };
 
 typedef struct pairs_value {
     const char *name, *keys; /* keys: overrides of a configuration, or "" */
@@ -46,6 +46,8 @@ int pairs_rules(void);
 const pairs_rule *pairs_rule_at(int index);
 /* The first rule that the row breaks but for `except`, or -1. */
 int pairs_broken(const pairs_row *row, int except);
+/* No axis is set: all are -1. */
+pairs_row pairs_nothing(void);
 /* Fills the axes of -1, so that no rule but `except` (-1: none) is broken; false if that cannot be. */
 bool pairs_complete(pairs_row *row, int except);
 

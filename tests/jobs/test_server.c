@@ -17,6 +17,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/seal.h"
+#include "tests/jobs/etcd_gate.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/servers.h"
@@ -92,6 +93,31 @@ TEST(a_server_dies_and_comes_back)
     kill(runs_process(folder, 0), SIGTERM);
     free(island_jobs_end(b));
     servers_stop(*state, "dies", server);
+}
+
+/* Its steps are done, and etcd does not answer whether islands are left: the server does not wait for ever. */
+TEST(an_etcd_that_is_away_for_good_ends_a_server_that_is_done)
+{
+    static const char *const words = "outer.topology=server outer.min_islands=1 outer.timeout=2 train.steps=40 "
+                                     "outer.every=20";
+    const char *top = *state;
+    gate g;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    gate_begin(&g, atoi(strrchr(rendezvous_address(island_jobs_etcd), ':') + 1));
+    AUTO_FREE char *program = launch_beside("../phalanx");
+    launch *server = launch_start(SECONDS,
+                                  "exec %s server %s/run.yaml run.folder=%s/away-server outer.run=away %s "
+                                  "outer.rendezvous=http://127.0.0.1:%d",
+                                  program, top, top, words, g.port);
+    assert_true(launch_expect(server, "holds the model", SECONDS));
+    free(island_jobs_end(island_jobs_start(top, "away", 0, 1, "%s", words)));
+    gate_set(&g, GATE_IS_SHUT, NULL);
+    assert_true(launch_expect(server, "etcd has not answered for 4 s (2 x outer.timeout): the server ends", 30));
+    launch_result r = launch_finish(server);
+    assert_int_equal(r.status, 1);
+    launch_free(&r);
+    gate_end(&g);
 }
 
 TEST(without_a_server_an_island_does_not_begin)

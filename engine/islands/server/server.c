@@ -447,8 +447,10 @@ static void look_for_decision(server *v)
     bool lost = !won && r->reached && r->settled >= v->number; /* withdrawn: the island keeps its change */
     if (lost && v->wanted.refusal == ROSTER_TAKEN)
         server_journal_drop(v, v->core.merge + 1);
-    if (won || lost)
+    if (won || lost) {
         v->slot = -1;
+        v->waits_since = v->core.now;
+    }
 }
 
 /* ---- the loop ---------------------------------------------------------------------------------------------------- */
@@ -460,6 +462,23 @@ static bool is_over(server *v)
     if (roster_here(&o->roster) || !o->roster.reached)
         v->alone_since = o->now;
     return v->step >= v->config->train.steps && o->now - v->alone_since > v->config->outer.timeout;
+}
+
+/* Fails once etcd has not shown a decision, or has not answered once all steps are done, for 2 x outer.timeout.
+ * While etcd is away before that, islands train on, and the server waits for it with them. */
+static status check_etcd(server *v)
+{
+    const outer *o = &v->core;
+    double most = 2 * v->config->outer.timeout;
+    bool shows = o->roster.reached;
+    if (shows ? v->slot < 0 : v->step < v->config->train.steps)
+        v->waits_since = o->now;
+    return o->now - v->waits_since <= most
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED,
+                             "etcd %s for %.0f s (2 x outer.timeout): the server ends, and the journal keeps its "
+                             "merges: start it again once etcd is well",
+                             shows ? "answers, but has not shown what this server writes" : "has not answered", most);
 }
 
 /* Saves; a failure is retried after the next merge. */
@@ -480,6 +499,7 @@ static status merge_offers(bool *stopped, server *v)
             look_for_decision(v);
         if (v->slot < 0)
             decide_next(v);
+        TRY(check_etcd(v));
         bool merged = v->core.merge != before;
         bool due = merged && ((every > 0 && v->core.merge % every == 0) || server_journal_is_long(v));
         signals_request asked = (signals_request)comm_all_max(comm_world(v->world),
@@ -537,7 +557,7 @@ static status run_server(bool *stopped, server *v)
     watchdog_enter(v->watchdog, DURING_SETUP, false, v->core.merge, "claiming the server's place");
     TRY(outer_claim(&v->core, -1));
     TRY(agree_on_head(v));
-    v->alone_since = v->core.now;
+    v->alone_since = v->waits_since = v->core.now;
     outer_announce(&v->core, v->step, v->updates);
     log_info("server: holds the model of outer.run %s after merge %lld, on %d rank%s, in %s of host memory on this one",
              v->config->outer.run, (long long)v->core.merge, comm_ranks(v->world), comm_ranks(v->world) > 1 ? "s" : "",

@@ -22,6 +22,7 @@ typedef struct server {
     double share;         /* factor of the change */
     int last_slot;        /* slot of the last answer: the search for the next begins after it */
     double alone_since;   /* time at which the last island left */
+    double waits_since;   /* time since which etcd alone keeps the server waiting */
     int64_t refused;      /* changes refused by this process */
 
     /* files */

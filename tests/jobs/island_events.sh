@@ -1,7 +1,7 @@
 #!/bin/bash
 # Six islands under random events: killed, frozen, cut off (each lives in a network namespace of its own), slowed, told
 # to stop, started again, hostile (its key is good, its changes are wild: rank_hostile.c); a seventh that joins and
-# leaves; one of three etcd nodes away, or all of them; values in etcd that no island has written. Every event must be
+# leaves; one of three etcd nodes away, or all of them, or set back; values in etcd that no island has written. Every event must be
 # named in the log of the others, but for lies that cannot be told from a change and values that mean nothing; no island
 # may end by itself, the sequence of merges must go on and have no gap, all losses must be finite, and the final model
 # must load and be no more than 5% worse than that of the same islands undisturbed for as many steps. The same seed
@@ -247,6 +247,29 @@ etcd_away() {
     etcd_is_there=1
 }
 
+# All of etcd goes back to what it was at the event before this one: it has forgotten all merges since.
+etcd_set_back() {
+    local kept=$top/etcd-before
+    say "all of etcd killed, and set back"
+    expect "set back" -1 "unmerged until it is back|etcd is back|has gone back|older|another cluster"
+    etcd_is_there=0
+    kill -9 "${node[@]}"
+    wait "${node[@]}" 2>/dev/null
+    mkdir -p "$kept-now" && cp -r "$top"/etcd? "$kept-now"
+    if [ -d "$kept" ]; then
+        rm -rf "$top"/etcd?
+        cp -r "$kept"/. "$top"
+    fi
+    rm -rf "$kept" && mv "$kept-now" "$kept"
+    for k in 0 1 2; do start_node $k; done
+    local until=$((SECONDS + 60))
+    until etcdctl_health; do
+        [ $SECONDS -lt $until ] || { fail "etcd has not come back in 60 s"; break; }
+        pause 1
+    done
+    etcd_is_there=1
+}
+
 # Only a change whose norm is far from what is usual can be told from an honest one.
 hostile() {
     local lies=(huge huge tenfold flipped)
@@ -304,7 +327,7 @@ etcdctl_health() {
 }
 
 draw() {
-    local all="killed killed frozen cut_off cut_off slowed stopped joined node_away etcd_away hostile hostile_value"
+    local all="killed killed frozen cut_off cut_off slowed stopped joined node_away etcd_away etcd_set_back hostile hostile_value"
     local table
     read -ra table <<<"${ONLY:-$all}"
     local kind=${table[RANDOM % ${#table[@]}]} i=$((RANDOM % islands)) length=$((RANDOM % 1000)) rest=$((RANDOM % 3))

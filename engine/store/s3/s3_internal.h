@@ -38,7 +38,7 @@ typedef struct s3_call {
     uint32_t crc32c;
     bool may_miss;      /* 404 is not a failure */
     bool may_refuse;    /* 412 is not a failure */
-    bool may_fail_late; /* an answer 200 may hold an error */
+    bool may_fail_late; /* the store joins parts before it answers */
     bool once;          /* not retried */
 } s3_call;
 

@@ -529,7 +529,7 @@ static void try_once(http_answer *answer, attempt *a, headers *h)
     a->r->text = answer->text;
     a->r->bytes = answer->bytes;
     s->reached = s->reached || a->r->code > 0;
-    bool may_fail = a->r->code >= 300 || c->may_fail_late;
+    bool may_fail = a->r->code >= 300 || c->body; /* a write may be answered with 200 and an error */
     if (a->r->text && may_fail && xml_read(a->r->text, a->r->bytes, take_error, a->r) != STATUS_OK && a->r->code >= 300)
         *a->r->error = 0;
 }

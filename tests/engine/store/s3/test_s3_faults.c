@@ -107,7 +107,8 @@ TEST_WITH(versions_are_not_mixed, faults_begin, NULL)
 
 TEST_WITH(writes_survive_what_passes, faults_begin, NULL)
 {
-    static const char *const scripts[] = {"503", "500 reset 429", "lost", "hang", "garbage", "503/1", "lost lost 503"};
+    static const char *const scripts[] = {"503", "500 reset 429", "lost", "hang", "garbage", "503/1", "lost lost 503",
+                                          "late late"};
     char *data = stores_bytes(FAULTY, 7), *there;
     int64_t bytes = 0;
     object_store *s = stores_open(S3_SERVER_BUCKET, 20);
@@ -127,7 +128,7 @@ TEST_WITH(writes_survive_what_passes, faults_begin, NULL)
 TEST_WITH(uploads_survive_what_passes, faults_begin, NULL)
 {
     static const char *const scripts[] = {
-        "POST:503 PUT:503 PUT:reset", "PUT:lost PUT:500", "POST:ok POST:late POST:late",
+        "POST:503 PUT:503 PUT:reset", "PUT:lost PUT:500 PUT:late", "POST:ok POST:late POST:late",
         "POST:ok POST:lost",          /* the end's answer: the upload is gone, and the object there */
         "POST:lost POST:ok POST:500", /* one upload more than is ended: abort_all's */
     };

@@ -34,29 +34,42 @@ static bool is_unknown(const config *c, const config_row *row)
     return (double)(row->type == CONFIG_TYPE_INT ? *(const int *)field : *(const int64_t *)field) < row->low;
 }
 
+/* Prints a key, after the names of sections that the previous key was not in. */
+static void write_key(FILE *out, const char **previous, const config *c, const config_row *row)
+{
+    const char *last;
+    int dots = split_key(row->key, &last), level = 0;
+    if (is_unknown(c, row))
+        return;
+    for (const char *dot = strchr(row->key, '.'); dot; dot = strchr(dot + 1, '.'), level++) {
+        size_t length = (size_t)(dot + 1 - row->key);
+        if (strncmp(row->key, *previous, length) == 0)
+            continue;
+        const char *name = dot;
+        while (name > row->key && name[-1] != '.')
+            name--;
+        fprintf(out, "%*s%.*s:\n", 2 * level, "", (int)(dot - name), name);
+    }
+    fprintf(out, "%*s%s: ", 2 * dots, "", last);
+    config_value_print(out, c, row);
+    fputc('\n', out);
+    *previous = row->key;
+}
+
+/* A section within a section is printed where its first key is, as a whole: a YAML mapping has a key once. */
 static void write_config(FILE *out, const config *c)
 {
-    const char *previous = "";
-    for (int i = 0; i < config_table_rows(); i++) {
-        const config_row *row = config_table_row(i);
-        const char *last;
-        int dots = split_key(row->key, &last), level = 0;
-        if (is_unknown(c, row))
-            continue;
-        /* Name the sections that the previous key was not in. */
-        for (const char *dot = strchr(row->key, '.'); dot; dot = strchr(dot + 1, '.'), level++) {
-            size_t length = (size_t)(dot + 1 - row->key);
-            if (strncmp(row->key, previous, length) == 0)
-                continue;
-            const char *name = dot;
-            while (name > row->key && name[-1] != '.')
-                name--;
-            fprintf(out, "%*s%.*s:\n", 2 * level, "", (int)(dot - name), name);
-        }
-        fprintf(out, "%*s%s: ", 2 * dots, "", last);
-        config_value_print(out, c, row);
-        fputc('\n', out);
-        previous = row->key;
+    const char *previous = "", *last;
+    const int rows = config_table_rows();
+    AUTO_FREE bool *done = must_calloc((unsigned long)rows, sizeof *done);
+    for (int i = 0; i < rows; i++) {
+        const char *key = config_table_row(i)->key;
+        bool nested = split_key(key, &last) > 1;
+        for (int k = i; k < rows && (k == i || nested); k++)
+            if (!done[k] && strncmp(config_table_row(k)->key, key, (size_t)(last - key)) == 0) {
+                write_key(out, &previous, c, config_table_row(k));
+                done[k] = true;
+            }
     }
 }
 

@@ -63,6 +63,9 @@ static void free_file(atomic_file *f)
 
 static status open_new(atomic_file **out, const char *path, mode_t mode)
 {
+    struct stat info;
+    if (lstat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode) && !S_ISDIR(info.st_mode))
+        return status_fail(STATUS_USAGE, "%s is a device or a pipe, which a new file would replace: name a file", path);
     atomic_file *f = must_calloc(1, sizeof *f);
     f->path = must_strdup(path);
     f->temporary = must_format("%s.tmp", path);

@@ -604,8 +604,25 @@ static status complete_run(training *t)
     return training_summary(t, false);
 }
 
+/* Warns of steps to be looked at to which this start does not come. */
+static void warn_of_other_steps(const training *t)
+{
+    const config *c = t->config;
+    const int *traced = c->run.trace.item;
+    long long done = (long long)t->at.step;
+    if (comm_rank(t->world) > 0)
+        return;
+    if (c->debug.gradients && c->debug.at_step <= done)
+        log_warn("debug.at_step %lld is done, this start goes on after step %lld: no gradients are written",
+                 (long long)c->debug.at_step, done);
+    if (c->run.trace.count && (traced[1] <= done || traced[0] > c->train.steps))
+        log_warn("run.trace [%d, %d]: this start runs steps %lld to %lld, so that nothing is traced", traced[0],
+                 traced[1], done + 1, (long long)c->train.steps);
+}
+
 static status train_on(training *t, bool *stopped)
 {
+    warn_of_other_steps(t);
     signals_request asked = SIGNALS_NONE;
     if (t->at.step >= t->config->train.steps)
         return complete_run(t);

@@ -64,6 +64,11 @@ TEST_WITH(never_moves_the_old_run_aside, setup, workfolder_teardown)
     has(r.out, "after step 3");
     launch_free(&r);
     assert_int_equal(runs_read_metrics(path).count, 4);
+    r = train(top, "train.steps=5 train.seed=9 run.trace=[8,9] debug.at_step=2 debug.gradients=nowhere");
+    assert_int_equal(r.status, 0);
+    has(r.err, "debug.at_step 2 is done, this start goes on after step 4: no gradients are written");
+    has(r.err, "run.trace [8, 9]: this start runs steps 5 to 5, so that nothing is traced");
+    launch_free(&r);
     r = train(top, "checkpoint.resume=never train.steps=1");
     assert_int_equal(r.status, 0);
     launch_free(&r);

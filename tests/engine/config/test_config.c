@@ -386,6 +386,8 @@ TEST(the_effective_configuration_reads_back_to_itself)
         config c = must_parse(texts[i]);
         AUTO_FREE char *text = config_text(&c);
         config again = must_parse(text);
+        const char *nested = strstr(text, "\n  rope_scaling:");
+        assert_true(nested && !strstr(nested + 1, "\n  rope_scaling:")); /* a YAML mapping has a key once */
         assert_int_equal(fields_differ(&c, &again), 0);
         assert_int_equal(memcmp(&c.model.shape, &again.model.shape, sizeof c.model.shape), 0);
         assert_true(c.optimizer.lr == again.optimizer.lr);

@@ -211,6 +211,11 @@ TEST(an_output_that_is_a_device_or_a_pipe_stays_one)
     assert_non_null(strstr(status_message(), "/dev/full: No space left"));
     assert_int_equal(lstat("/dev/null", &info), 0);
     assert_true(S_ISCHR(info.st_mode));
+    atomic_file *file = NULL;
+    assert_int_equal(atomic_open(&file, "/dev/null"), STATUS_USAGE);
+    assert_non_null(strstr(status_message(), "/dev/null is a device or a pipe"));
+    assert_int_equal(lstat("/dev/null", &info), 0);
+    assert_true(S_ISCHR(info.st_mode));
     AUTO_FREE char *missing = workfolder_path(*state, "missing/file");
     assert_int_equal(output_check(missing), STATUS_FAILED);
     assert_non_null(strstr(status_message(), "missing/file"));

@@ -157,6 +157,10 @@ TEST(the_columns_are_those_of_a_run)
     assert_non_null(resources);
     expect_keys(text, resources, path);
     json_decref(resources);
+#define METRIC(kind, name, ...)                                                                                        \
+    if (!strstr(text, #name))                                                                                          \
+        fail_msg("help columns does not say what %s is", #name);
+#include "engine/train/report/metrics.def"
     free(text);
 }
 

@@ -177,7 +177,7 @@ $(BUILD)/tests/rank_hostile: LIBS += -Wl,--wrap=compress_encode
 $(BUILD)/tests/test_columns: LIBS += -rdynamic
 $(BUILD)/tests/test_resources: LIBS += -rdynamic
 # Mutants: the parity test's proof that it can fail.
-$(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch,--wrap=cpu_muon_polynomial,--wrap=shard_zigzag,--wrap=batch_fill
+$(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=state_initialise,--wrap=executor_launch,--wrap=cpu_muon_polynomial,--wrap=shard_zigzag,--wrap=batch_fill
 
 # Reductions broken while a program is compiled.
 $(BUILD)/tests/test_recorded_mutants: LIBS += -Wl,--wrap=op_make,--wrap=storage_describe,--wrap=recorder_open

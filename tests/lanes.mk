@@ -12,7 +12,7 @@ CLOCKED_SCRIPTS := tests/jobs/test_slurm.sh
 LONGEST := cuda_host parity recovery cuda_attention search node_copies ops server_model merges configs replays campaign stored generate
 
 # Tables of which `make check` runs a covering third (tests/cover.h); `make check-all` runs the other rows as well.
-HAS_REST := layouts pairs parity recorded_mutants optimizers qk_clip narrow_state compress read_errors gpu_kit
+HAS_REST := layouts pairs parity parity_mutants recorded_mutants optimizers qk_clip narrow_state compress read_errors gpu_kit
 
 # Not under ASan: matrices of whole runs on many ranks and searches of every layout (minutes), and promises about
 # resident memory and about time.

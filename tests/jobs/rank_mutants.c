@@ -8,13 +8,17 @@
 #include "engine/compile/model/tokens.h"
 #include "engine/run/batch.h"
 #include "engine/run/executor.h"
+#include "engine/state/rank/state.h"
 #include "memory/log.h"
 #include "tests/jobs/playlist.h"
+#include "tests/jobs/spoiled.h"
 
 void __real_place_waits(compiled_program *out, compile_order how);
 void __wrap_place_waits(compiled_program *out, compile_order how);
 void __real_storage_describe(compiled *c);
 void __wrap_storage_describe(compiled *c);
+void __real_state_initialise(const compiled *c, executor *e, uint64_t seed);
+void __wrap_state_initialise(const compiled *c, executor *e, uint64_t seed);
 void __real_executor_launch(executor *e, const compiled_program *p);
 void __wrap_executor_launch(executor *e, const compiled_program *p);
 status __real_batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
@@ -37,11 +41,12 @@ static bool is(const char *name)
 
 static void prepare(const char *word)
 {
-    static char name[64];
+    static char name[256];
     MUST(word && strlen(word) < sizeof name, "a mutants' playlist names a mutant on every line");
     strcpy(name, word);
     mutant = name;
     dropped = false;
+    spoiled_choose(word);
 }
 
 /* ---- edits of the program --------------------------------------------------------------------------------------- */
@@ -262,6 +267,7 @@ void __wrap_place_waits(compiled_program *out, compile_order how)
         }
     }
     program_free(&before);
+    spoiled_program(out);
     __real_place_waits(out, how);
 }
 
@@ -283,6 +289,13 @@ void __wrap_storage_describe(compiled *c)
     of = c;
     if (is("matrices-joined"))
         join_matrices(c, true);
+}
+
+void __wrap_state_initialise(const compiled *c, executor *e, uint64_t seed)
+{
+    spoiled_initial(c, true);
+    __real_state_initialise(c, e, seed);
+    spoiled_initial(c, false);
 }
 
 /* A coefficient of Muon's polynomial off by 0.3%. */

@@ -236,6 +236,7 @@ runs_gradients runs_compare_gradients(const char *folder, const char *from)
         snprintf(r.name, sizeof r.name, "%s", t->name);
     }
     r.tensors = n;
+    r.norm = sqrt(all);
     r.relative = n && all > 0 ? sqrt(difference / all) : INFINITY;
     if (!n)
         r.worst = INFINITY;
@@ -301,13 +302,18 @@ int runs_compare_section(char *difference, int bytes, const char *run, const cha
 
 double runs_weights_error(char *name, int bytes, const char *run, const char *other)
 {
+    return runs_section_error(name, bytes, run, other, "model");
+}
+
+double runs_section_error(char *name, int bytes, const char *run, const char *other, const char *section)
+{
     checkpoint *a = NULL, *b = NULL;
     const bool open = checkpoint_open(&a, run) == STATUS_OK && checkpoint_open(&b, other) == STATUS_OK;
     double worst = open && checkpoint_tensors(a) == checkpoint_tensors(b) ? 0 : INFINITY;
     int compared = 0;
     for (int i = 0; open && i < checkpoint_tensors(b); i++) {
         const manifest_tensor *t = checkpoint_at(b, i), *mine = checkpoint_find(a, t->section, t->name);
-        if (strcmp(t->section, "model") != 0 || t->type != DTYPE_FP32 || strstr(t->name, "k_proj.bias"))
+        if (strcmp(t->section, section) != 0 || t->type != DTYPE_FP32 || strstr(t->name, "k_proj.bias"))
             continue; /* scores' softmax does not see a key's bias, which is moved by rounding */
         int64_t size;
         AUTO_FREE float *want = read_whole(b, t, &size), *got = mine ? read_whole(a, mine, &size) : NULL;

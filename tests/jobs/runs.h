@@ -56,6 +56,7 @@ typedef struct runs_gradients {
     int tensors;     /* compared; 0 if the two do not hold the same names and shapes */
     double worst;    /* the largest |d| / max(1e-5 |g|, 1e-7 |all|), L2, over the tensors: at most 1 is promised */
     double relative; /* |all d| / |all g| */
+    double norm;     /* |all g| */
     char name[128];  /* the tensor that is worst */
 } runs_gradients;
 
@@ -69,6 +70,8 @@ int runs_compare_biases(char *difference, int bytes, const char *run, const char
 /* The largest |a - b| / |b|, L2, of a tensor of the weights in the latest checkpoints, and its name; infinite if they
  * do not hold the same ones. */
 double runs_weights_error(char *name, int bytes, const char *run, const char *other);
+/* The same of another section, such as a state of the optimizer. */
+double runs_section_error(char *name, int bytes, const char *run, const char *other, const char *section);
 /* The same for the tensors of one section. */
 int runs_compare_section(char *difference, int bytes, const char *run, const char *other, const char *section);
 

@@ -3,10 +3,10 @@
 # to stop, started again, hostile (its key is good, its changes are wild: rank_hostile.c); a seventh that joins and
 # leaves; one of three etcd nodes away, or all of them, or set back; values in etcd that no island has written. Every
 # event must be named in the log of the others, but for lies that cannot be told from a change and values that mean
-# nothing; no island may end by itself, the sequence of merges must go on and have no gap, all losses must be finite, and
-# the final model must load and be no more than 5% worse than that of the same islands undisturbed for as many steps. The
-# same seed draws the same events, all kinds or those that ONLY names. Without root there are no namespaces: then nobody
-# is cut off, and the table says so.
+# nothing; no island may end by itself, the sequence of merges must go on and have no gap, all losses must be finite,
+# and the final model must load and be no more than 5% worse than that of the same islands undisturbed for as many
+# steps. The same seed draws the same events, all kinds or those that ONLY names. Without root there are no
+# namespaces: then nobody is cut off, and the table says so.
 #
 #     EVENTS=200 SEED=1 tests/jobs/island_events.sh [build/phalanx]
 set -u

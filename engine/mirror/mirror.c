@@ -23,6 +23,8 @@
 
 enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 19, MOST_NAME = 256, MOST_LINE = 1024 };
 static const double FIRST_PAUSE = 2, LONGEST_PAUSE = 120; /* seconds to wait after a failure */
+/* Seconds of refusals until the end of a run waits no more: credentials may be being renewed. */
+static const double REFUSED = 10;
 
 /* A cursor over the lines of a manifest's files (manifest.c). */
 typedef struct lines_of_files {
@@ -51,8 +53,9 @@ struct mirror {
     int64_t next_bytes, present_bytes;
     mirror_facts facts;
     bool reported_behind;
-    bool hurries;  /* a caller waits for the end */
-    bool hopeless; /* and the store refuses it */
+    bool hurries;         /* a caller waits for the end */
+    bool hopeless;        /* and the store has refused it for REFUSED seconds */
+    double refused_since; /* clock_seconds() of the first refusal in a row while a caller waits; 0: none */
 };
 
 typedef struct helper {
@@ -385,7 +388,9 @@ static void conclude_upload(mirror *m, status result, bool for_good, double *pau
     *m->present = 0;
     if (m->facts.ended)
         *m->next = 0;
-    m->hopeless = m->hurries && m->refused;
+    double now = clock_seconds();
+    m->refused_since = !m->hurries || !m->refused ? 0 : m->refused_since > 0 ? m->refused_since : now;
+    m->hopeless = m->refused_since > 0 && now - m->refused_since >= REFUSED;
     worker_tell(&m->worker);
     bool hurries = m->hurries;
     double until = clock_seconds() + (hurries ? FIRST_PAUSE : *pause);

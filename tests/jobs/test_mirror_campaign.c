@@ -49,6 +49,7 @@ typedef struct subject {
     bool lost;      /* the folder: the next start takes what the mirror has */
     bool hurt;      /* an object of the mirror has been damaged */
     launch *job;
+    char *said; /* by the last job */
     char *loss; /* why it counts as lost */
 } subject;
 
@@ -167,6 +168,8 @@ static int finish(subject *s)
         lose(s, "status %d: %s %s", result, r.out, r.err);
     if (s->lost)
         check_resumed(s, &r);
+    free(s->said);
+    s->said = must_format("%s%s", r.out, r.err);
     launch_free(&r);
     check_mirror(s);
     return result;
@@ -300,11 +303,17 @@ static void let_drip(subject *s)
     s3_server_faults(server, draw(s, 2) ? "GET:slow=3" : "PUT:slow=3 GET:slow=3");
 }
 
-/* Somebody removes all that the mirror has: what is saved from now on is mirrored again. */
+/* Somebody removes all that the mirror has: what is saved from now on is mirrored again, and what a run that is done
+ * has, when it is started again. */
 static void wipe(subject *s)
 {
+    bool over = is_over(s);
+    if (over)
+        (void)finish(s);
     s3_server_wipe(server);
     s->latest = -1;
+    if (over)
+        start(s);
 }
 
 static void kill_and_wipe(subject *s)
@@ -502,6 +511,7 @@ static void let_end(subject *s)
 static void free_subject(subject *s)
 {
     free(s->loss);
+    free(s->said);
     free(s->run);
     free(s->mirror);
     free(s->whole);
@@ -530,7 +540,7 @@ static bool disturb(int *tally, const char *top, int number, int faults, uint64_
     let_end(&s);
     bool well = !s.loss;
     if (s.loss)
-        printf("LOST: run %d (%s): %s\n", number, s.keys, s.loss);
+        printf("LOST: run %d (%s): %s\n%s\n", number, s.keys, s.loss, s.said ? s.said : "");
     if (s.job)
         (void)finish(&s);
     (void)atomic_remove(s.run);

@@ -101,6 +101,11 @@ static status enter_latest(fetch *f)
 static status choose_checkpoint(fetch *f)
 {
     TRY(list_objects(f));
+    size_t length = strlen(f->prefix), latest = strlen("latest/");
+    if (f->list.count == 0 && length > latest && strcmp(f->prefix + length - latest, "latest/") == 0) {
+        f->prefix[length - latest] = 0; /* no folder, but the text that names one */
+        TRY(list_objects(f));
+    }
     if (!find_object(f, "latest") && find_object(f, "checkpoints/")) {
         enter_subfolder(f, "checkpoints");
         TRY(list_objects(f));
@@ -333,7 +338,8 @@ status folder_local(char **out, const char *path, folder_part part)
 {
     RELEASED_BY(free_fetch) fetch f = {.url = path, .part = part, .lock = -1};
     if (!object_is_url(path)) {
-        *out = must_strdup(path);
+        AUTO_FREE char *latest = must_format("%s/latest", path), *config = must_format("%s/config.json", latest);
+        *out = atomic_exists(config) ? TAKE(latest) : must_strdup(path);
         return STATUS_OK;
     }
     TRY(object_split(&f.bucket, &f.prefix, path));

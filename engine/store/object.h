@@ -153,7 +153,8 @@ typedef enum folder_part {
     FOLDER_HEADERS, /* fetches headers and sizes of safetensors files without values: for shapes and names only */
 } folder_part;
 
-/* Returns the folder's path on this machine, which the caller frees; a path that is not s3:// is copied. */
+/* Returns the folder's path on this machine, which the caller frees; a path that is not s3:// is copied, and of a run's
+ * exports the latest one's is returned. */
 status folder_local(char **out, const char *path, folder_part part);
 
 /* ---- a folder of this machine (upload.c) ---- */

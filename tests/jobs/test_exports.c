@@ -163,9 +163,9 @@ TEST(exports_are_mirrored)
     launch_free(&r);
     r = launch_run(60,
                    "cd %s && XDG_CACHE_HOME=%s/kept %s inspect s3://" S3_SERVER_BUCKET
-                   "/x/exports && diff -r -x '.*' -x '*.safetensors' "
-                   "kept/phalanx/* mirrored/exports/step-00000008",
-                   top, top, program);
+                   "/x/exports/latest && diff -r -x '.*' -x '*.safetensors' "
+                   "kept/phalanx/* mirrored/exports/step-00000008 && %s inspect mirrored/exports",
+                   top, top, program, program);
     if (r.status)
         fail_msg("%s%s", r.out, r.err);
     launch_free(&r);

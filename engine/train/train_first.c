@@ -254,7 +254,8 @@ static void warn_of_suspects(training *t, const findings *all, const findings *m
     }
     if (count == 0 || comm_rank(t->world) > 0)
         return;
-    AUTO_FREE char *others = must_format(", and %d%s others", count - NAMED, more > 0 ? " or more" : "");
+    AUTO_FREE char *others = must_format(", and %d%s other%s", count - NAMED, more > 0 ? " or more" : "",
+                                         count - NAMED == 1 && more == 0 ? "" : "s");
     log_warn("step %lld: no %s %s%s%s (run.first_steps)", (long long)t->at.step,
              changed_not ? "update changes (is optimizer.lr too small for the precision of weights?)"
                          : "gradient reaches",

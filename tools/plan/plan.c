@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/config/config.h"
@@ -215,6 +216,12 @@ static status show(const config *c, const compile_options *options, const wishes
 /* Searches layouts for the ranks of --ranks or of the configuration. */
 static status find_layout(config *c, const wishes *w)
 {
+    static const char *const chosen[] = {"parallel.", "train.micro_batch=", "memory.recompute="};
+    for (int i = 0; i < w->said.overrides; i++)
+        for (size_t k = 0; k < sizeof chosen / sizeof *chosen; k++)
+            if (strncmp(w->said.override[i], chosen[k], strlen(chosen[k])) == 0)
+                log_warn("--search chooses layout, micro-batch and recomputation itself: %s is not kept",
+                         w->said.override[i]);
     RELEASED_BY(profile_free) profile prices = {0};
     RELEASED_BY(load_free) load_law law = {0};
     int64_t ranks = w->ranks ? w->ranks : c->parallel.size[GRID_DATA] ? grid_ranks_of(c->parallel.size) : 0;

@@ -88,10 +88,13 @@ status plan_text_verdict(const plan *p)
     if (plan_fits(p))
         return STATUS_OK;
     return status_fail(STATUS_USAGE,
-                       "this does not fit: rank %d needs %s, %s more than the %s of one %s: use more ranks (--search "
-                       "--ranks N finds a layout), memory.budget or memory.recompute, or a smaller train.micro_batch",
+                       "this does not fit: rank %d needs %s, %s more than the %s of one %s: divide it over more ranks "
+                       "(%sparallel.tensor, pipeline, zero; --search --ranks N finds a layout), use memory.budget or "
+                       "memory.recompute%s",
                        most->rank, BYTES_TEXT(all), BYTES_TEXT(all - (double)p->profile.capacity),
-                       BYTES_TEXT(p->profile.capacity), p->profile.name);
+                       BYTES_TEXT(p->profile.capacity), p->profile.name,
+                       p->options.shape.experts > 0 ? "parallel.expert, " : "",
+                       p->options.micro_batch > 1 ? ", or a smaller train.micro_batch" : "");
 }
 
 static void print_memory(FILE *out, const plan *p)

@@ -221,10 +221,12 @@ void training_header(const training *t)
                                                      : must_format("%s, one a rank", facts.name);
     char sizes[GRID_WORDS];
     grid_words(sizes, t->grid.size, grid_shown(t->grid.size), " x ", NULL);
+    AUTO_FREE char *experts = c->parallel.expert > 1 ? must_format("%d", c->parallel.expert) : must_strdup("");
     AUTO_FREE char *layout =
         comm_ranks(t->world) == 1
             ? NULL
-            : must_format("%s, %s, ZeRO %d", sizes, config_word(c, "parallel.schedule"), c->parallel.zero);
+            : must_format("%s, %s, ZeRO %d%s%s", sizes, config_word(c, "parallel.schedule"), c->parallel.zero,
+                          c->parallel.expert > 1 ? ", experts over " : "", experts);
     report_run run = {.model = model,
                       .device = where,
                       .precision = config_word(c, "train.precision"),

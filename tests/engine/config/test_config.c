@@ -326,7 +326,8 @@ TEST(every_alias_leads_to_a_key)
 TEST(other_trainers_keys_lead_to_ours)
 {
     static const char words[] =
-        "output_dir model_name_or_path config_name tokenizer_name train_file validation_file block_size max_seq_length "
+        "tp pp dp cp sp ep vp vpp mbs gbs wd grad_clip gradient_clipping output_dir model_name_or_path config_name "
+        "tokenizer_name train_file validation_file block_size max_seq_length "
         "per_device_train_batch_size gradient_accumulation_steps learning_rate weight_decay adam_beta1 adam_beta2 "
         "adam_epsilon max_grad_norm num_train_epochs max_steps lr_scheduler_type warmup_ratio warmup_steps "
         "logging_steps save_strategy save_steps save_total_limit seed bf16 fp16 tf32 torch_dtype eval_strategy "

@@ -307,7 +307,7 @@ static void let_drip(subject *s)
  * has, when it is started again. */
 static void wipe(subject *s)
 {
-    bool over = is_over(s);
+    bool over = s->job && is_over(s);
     if (over)
         (void)finish(s);
     s3_server_wipe(server);

@@ -167,8 +167,12 @@ static status mirror_export(exporter *e, const char *folder, const char *name)
     TRY(mirror_prefix_make(&p, t->config->checkpoint.mirror));
     TRY(object_open(&s, p.bucket, &limits));
     TRY(mirror_prefix_confirm(&holder, s, &p, t->run));
+    if (holder == MIRROR_OTHERS) {
+        log_warn("the export %s is not mirrored: another start of this run has taken %s over", name, p.url);
+        return STATUS_OK;
+    }
     if (holder != MIRROR_MINE)
-        return status_fail(STATUS_FAILED, "%s is not this start's", p.url);
+        return status_fail(STATUS_FAILED, "%s was emptied, and has not been taken again yet", p.url);
     AUTO_FREE char *root = must_format("%sexports/%s/", p.root, name), *line = must_format("%s\n", name),
                    *latest = mirror_prefix_key(&p, "exports", "latest");
     TRY(upload_folder(&(upload_target){.bucket = p.bucket, .root = root, .limits = limits}, folder, "config.json"));

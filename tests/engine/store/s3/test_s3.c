@@ -188,7 +188,7 @@ TEST(a_missing_bucket_is_said)
     stores_assert_failed(object_list(&l, s, "", true, 10), "cannot list s3://no-such-bucket-here/|NoSuchBucket");
     stores_assert_failed(object_read(&byte, s, "k", 0, 1, NULL), "s3://no-such-bucket-here/k|NoSuchBucket");
     stores_assert_failed(object_look(&o, s, "k"),
-                         "look at s3://no-such-bucket-here/k|404 NoSuchBucket: as it is: check");
+                         "look at s3://no-such-bucket-here/k|404 NoSuchBucket: |: check the bucket");
     object_close(s);
 }
 

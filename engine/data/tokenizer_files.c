@@ -142,8 +142,7 @@ status tokenizer_files_open(tokenizer **out, const char *spec)
         return STATUS_OK;
     }
     struct stat facts;
-    bool folder =
-        object_is_url(spec) ? object_is_folder(spec) : stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
+    bool folder = object_is_url(spec) ? object_is_folder(spec) : stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
     if (!folder)
         return open_file(out, spec);
     AUTO_FREE char *stem = stem_of_folder(spec);

@@ -212,7 +212,7 @@ static s3_verdict explain_reply(const object_store *s, s3_reply *r)
         snprintf(words, sizeof words, "%.*s%s%s", (int)(gap - advice), advice, s->who.source, gap + 2);
     else
         snprintf(words, sizeof words, "%s", advice ? advice : "");
-    snprintf(r->why, sizeof r->why, "%ld %s%s%.256s%s%s%s%s%s", r->code, name, *r->message ? ": " : "", r->message,
+    snprintf(r->why, sizeof r->why, "%ld %s%s%.200s%s%s%s%s%s", r->code, name, *r->message ? ": " : "", r->message,
              *words ? ": " : "", words, *r->request ? " (request " : "", r->request, *r->request ? ")" : "");
     log_make_printable(r->why);
     return v;

@@ -107,8 +107,8 @@ TEST_WITH(versions_are_not_mixed, faults_begin, NULL)
 
 TEST_WITH(writes_survive_what_passes, faults_begin, NULL)
 {
-    static const char *const scripts[] = {"503", "500 reset 429", "lost", "hang", "garbage", "503/1", "lost lost 503",
-                                          "late late"};
+    static const char *const scripts[] = {"503",     "500 reset 429", "lost",          "hang",
+                                          "garbage", "503/1",         "lost lost 503", "late late"};
     char *data = stores_bytes(FAULTY, 7), *there;
     int64_t bytes = 0;
     object_store *s = stores_open(S3_SERVER_BUCKET, 20);

@@ -281,7 +281,7 @@ TEST(lines_that_a_full_disk_refuses_are_written_later_in_order)
     place_open(&p, *state, "full");
     AUTO_FREE char *want = must_calloc(LINES, 8);
     for (int i = 0; i < LINES; i++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d\n", i);
         strcat(want, text);
         is_full = i >= FULL_FROM && i < FULL_UNTIL;

@@ -410,7 +410,9 @@ static status read_override(reader *r, const char *text, const char *next)
     r->key = path;
     /* An empty value, "key=", would be an empty YAML stream: read it as null. */
     const char *value = equals[1 + strspn(equals + 1, " ")] ? equals + 1 : "null";
-    return read_yaml(r, path, value, strlen(value));
+    status s = read_yaml(r, path, value, strlen(value));
+    r->key = NULL;
+    return s;
 }
 
 status config_read_overrides(config *c, int count, char *const *override)

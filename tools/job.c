@@ -164,7 +164,7 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
     if (code != OPTIONS_GO_ON)
         return code;
     comm *world = NULL;
-    config c;
+    config c = {.run.exit_when_stopped = STATUS_LOST};
     guard g = {0};
     outlet_open();
     log_set_rank(comm_expected_rank(), 1);

@@ -244,7 +244,7 @@ status tokenizer_open(tokenizer **out, const tokenizer_source *source, const cha
     t->kind = kind_of(&t->source);
     if (!t->kind)
         return status_fail(STATUS_FAILED, "%s: neither a SentencePiece model nor a tokenizer.json", name);
-    json_error_t error;
+    json_error_t error = {0};
     json_auto_t *config =
         t->config.length ? json_loadb(t->config.bytes, (size_t)t->config.length, 0, &error) : json_object();
     if (!config)

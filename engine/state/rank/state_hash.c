@@ -35,7 +35,7 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) static uint64_t sum
 uint64_t state_hash(const compiled *c, executor *e)
 {
     AUTO_FREE checkpoint_piece *pieces = NULL;
-    int count = 0, threads = executor_context(e)->threads;
+    int count = 0;
     uint64_t sum = 0;
     state_pieces(&pieces, &count, c, e, STATE_MODEL, true);
     state_pieces(&pieces, &count, c, e, STATE_MASTER, true);
@@ -45,7 +45,7 @@ uint64_t state_hash(const compiled *c, executor *e)
         const int bytes = (int)dtype_bytes(p->at.type);
         const uint64_t key = mix(philox_stream(p->of.name) ^ philox_stream(p->section) << 16);
         char *data = extent > 0 ? p->source.borrow(p->source.context, p->at.data, extent) : NULL;
-#pragma omp parallel for num_threads(threads) reduction(+ : sum) schedule(static)
+#pragma omp parallel for num_threads(executor_context(e)->threads) reduction(+ : sum) schedule(static)
         for (int64_t i = 0; i < runs; i++) {
             box_run r = box_run_at(&p->of, &p->at, i);
             sum += sum_run(data + r.at * bytes, bytes, key, &r);
